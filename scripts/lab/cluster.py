@@ -53,27 +53,10 @@ Host *
 
 
 class EmulatedCluster(Network):
-    """Emulated hosts, from the start of the `with` block to its end.
+    """Emulated hosts with an sshd each, from the start of the `with` block to its end; parameters as for `Network`.
 
-    Parameters
-    ----------
-    hosts : int
-        How many; they are called hosta, hostb, ...
-    mbit_per_s : float, optional
-        Rate of every host's link in each direction, in 10^6 bits per second; not limited by default.
-    loopback_names : sequence of int
-        Hosts whose own name leads them to 127.0.1.1, as Debian's installer writes it into /etc/hosts. The other
-        hosts still find them.
-
-    Attributes
-    ----------
-    hosts : list of Host
-
-    Raises
-    ------
-    RuntimeError
-        On entry: not root, a missing package (named), a command that failed (with its message), an sshd that does
-        not answer (with its log).
+    Raises RuntimeError on entry: not root, a missing package (named), a command that failed (with its message), an sshd
+    that does not answer (with its log).
     """
 
     def __init__(self, hosts=2, mbit_per_s=None, loopback_names=()):

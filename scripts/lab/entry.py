@@ -1,4 +1,4 @@
-"""Begins the command lines of scripts/: finds the environment that scripts/install makes, where Python has no MXNet."""
+"""Begins the command lines of scripts/: switches to the environment of scripts/install where Python has no MXNet."""
 import importlib
 import os
 import signal

@@ -8,6 +8,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTS = REPOSITORY / 'scripts'
 
+#: horovodrun, which starts faster.
+HOROVODRUN = str(SCRIPTS / 'lab' / 'startup' / 'horovodrun')
 #: Import path of the processes of jobs; with the last folder, they import MXNet in half of the time.
 PYTHON_PATH = os.pathsep.join([str(REPOSITORY), str(SCRIPTS), str(SCRIPTS / 'lab' / 'startup')])
 #: Environment of jobs whose memory is measured: their heap is as after the usual import of MXNet, and freed arrays go
@@ -47,7 +49,7 @@ def job_command(body, launcher='horovodrun', workers=None, servers=1, args=()):
             raise ValueError(f'workers={workers}, but without a launcher there is one')
         return script
     if launcher == 'horovodrun':
-        return [sys.executable, beside_python('horovodrun'), '-np', str(workers), '--gloo'] + script
+        return [sys.executable, HOROVODRUN, '-np', str(workers), '--gloo'] + script
     path = str(SCRIPTS / 'launch.py') if launcher == 'launch.py' else stock_launch()
     # dmlc_tracker joins the words again without quoting them.
     return [sys.executable, path, '-n', str(workers), '-s', str(servers), '--launcher', 'local'] \
@@ -66,6 +68,6 @@ def over_hosts(hosts, job, interface='e0'):
     interface : str
         By which the hosts reach each other.
     """
-    return [sys.executable, beside_python('horovodrun'), '-np', str(sum(count for _, count in hosts)),
+    return [sys.executable, HOROVODRUN, '-np', str(sum(count for _, count in hosts)),
             '-H', ','.join('%s:%d' % host for host in hosts), '--gloo', '--network-interface', interface,
             sys.executable] + [str(word) for word in job]

@@ -9,11 +9,11 @@ the four workers without a limit, with and without recomputation.
 import argparse
 import json
 import os
-import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
-WORKERS = 4
+from lab.split_memory import WORKERS, train
+
 #: The sizes of the network and of the joint batch.
 SIZES = {'words': 8000, 'layers': 16, 'units': 512, 'heads': 8, 'times': 256, 'batch': 16, 'steps': 2}
 _ROOT = Path('/sys/fs/cgroup')
@@ -55,45 +55,19 @@ def _remove_groups() -> None:
 def work(case: Dict[str, Any]) -> None:
     """Train as a worker, and report the peak."""
     import mxnet as mx
-    import numpy as np
-    from mxnet import autograd, gluon
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'examples'))
-    from transformer_lm import LanguageModel
 
     import mxhybrid
     from lab.reports import report
     store = mxhybrid.create() if case['workers'] > 1 else None
     mx.nd.waitall()
-    group = MemoryGroup(case['limit'])
-    mx.random.seed(1)
-    sizes = case['sizes']
-    model: Any = LanguageModel(*(sizes[name] for name in ('words', 'layers', 'units', 'heads', 'times')))
-    whole = sum(int(np.prod(param.shape)) for param in model.collect_params().values())
-    samples, init = slice(None), mx.init.Normal(0.02)
-    if store is None:
-        model.initialize(init)
-        model.hybridize(static_alloc=True, static_shape=True)
-    else:
-        model = mxhybrid.parallelize(model, mxhybrid.parallel.megatron(WORKERS, sequence=True),
-                                     (sizes['batch'], sizes['times'] + 1), init=init, recompute=case['recompute'])
-        samples = model.samples
-    mx.nd.waitall()
-    peaks = [group.peak_bytes]
-    trainer = gluon.Trainer(model.collect_params(), 'adam', {'learning_rate': 0.001}, kvstore=store)
-    words = np.random.RandomState(1).randint(0, sizes['words'], (sizes['batch'], sizes['times'] + 1))
-    losses: List[float] = []
-    for _ in range(sizes['steps']):
-        batch = mx.nd.array(words[samples])
-        with autograd.record():
-            loss = model(batch)
-        loss.backward()
-        trainer.step(sizes['batch'])
-        losses += [float(value) for value in loss.asnumpy()]
-        mx.nd.waitall()
+    group, peaks = MemoryGroup(case['limit']), []
+
+    def note() -> None:
         peaks.append(group.peak_bytes)
-    held = sum(int(np.prod(param.shape)) for param in model.collect_params().values())
-    report(0 if store is None else store.rank, peaks=peaks, losses=losses, held=held, whole=whole)
+    trained = train(case['sizes'], store, {'plan': 'megatron', 'model': WORKERS, 'sequence': True},
+                    case['recompute'], note, note)
+    report(0 if store is None else store.rank, peaks=peaks, losses=sum(trained['losses'], []),
+           held=trained['held'], whole=trained['whole'])
 
 
 def measure(sizes: Dict[str, int], workers: int, recompute: Optional[str], limit_bytes: int

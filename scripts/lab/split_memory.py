@@ -9,10 +9,11 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
-WORKERS, STEPS = 4, 2
-WORDS, LAYERS, UNITS, HEADS, TIMES, BATCH = 4000, 8, 320, 8, 128, 8
+WORKERS = 4
+#: The sizes of the network and of the joint batch.
+SIZES = {'words': 4000, 'layers': 8, 'units': 320, 'heads': 8, 'times': 128, 'batch': 8, 'steps': 2}
 #: The plans of four workers, as JSON, and whether updates are sharded.
 CASES = [('megatron(4)', {'plan': 'megatron', 'model': 4}, False),
          ('megatron(4, sequence=True)', {'plan': 'megatron', 'model': 4, 'sequence': True}, False),
@@ -42,8 +43,12 @@ class Peak:
         return _status_bytes('VmHWM') - self._before
 
 
-def work(plan: Dict[str, Any]) -> None:
-    """Train as a worker, or alone without a plan, and report."""
+def train(sizes: Dict[str, int], store: Any, plan: Dict[str, Any], recompute: Optional[str],
+          after_start: Callable[[], None], after_step: Callable[[], None]) -> Dict[str, Any]:
+    """Train the language model of examples, by a plan if there is a store; return losses and the elements held.
+
+    `after_start` and `after_step` are called when the network has been made, and after each step.
+    """
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'examples'))
     import mxnet as mx
     import numpy as np
@@ -51,44 +56,60 @@ def work(plan: Dict[str, Any]) -> None:
     from transformer_lm import LanguageModel
 
     import mxhybrid
-    from lab.reports import report
     from mxhybrid.parallel.plans.plan_json import from_json
-    store = mxhybrid.create() if plan else None
-    mx.nd.waitall()
-    peak = Peak()
+
+    def elements() -> int:
+        return sum(int(np.prod(param.shape)) for param in model.collect_params().values())
     mx.random.seed(1)
-    model: Any = LanguageModel(WORDS, LAYERS, UNITS, HEADS, TIMES)
-    whole = sum(int(np.prod(param.shape)) for param in model.collect_params().values())
+    model: Any = LanguageModel(*(sizes[name] for name in ('words', 'layers', 'units', 'heads', 'times')))
+    whole, shape, init = elements(), (sizes['batch'], sizes['times'] + 1), mx.init.Normal(0.02)
     samples = slice(None)
-    if plan:
-        model = mxhybrid.parallelize(model, from_json(plan), (BATCH, TIMES + 1), init=mx.init.Normal(0.02))
-        samples = model.samples
-    else:
-        model.initialize(mx.init.Normal(0.02))
+    if store is None:
+        model.initialize(init)
         model.hybridize(static_alloc=True, static_shape=True)
+    else:
+        model = mxhybrid.parallelize(model, from_json(plan), shape, init=init, recompute=recompute)
+        samples = model.samples
     mx.nd.waitall()
-    peak_while_split = peak.size_bytes
+    after_start()
     trainer = gluon.Trainer(model.collect_params(), 'adam', {'learning_rate': 0.001}, kvstore=store)
-    words = np.random.RandomState(1).randint(0, WORDS, (BATCH, TIMES + 1))
-    losses: List[float] = []
-    peak.restart()
-    for _ in range(STEPS):
+    words = np.random.RandomState(1).randint(0, sizes['words'], shape)
+    losses: List[List[float]] = []
+    for _ in range(sizes['steps']):
         batch = mx.nd.array(words[samples])
         with autograd.record():
             loss = model(batch)
         loss.backward()
-        trainer.step(BATCH)
-        losses.append(float(loss.asnumpy().sum()))
-    mx.nd.waitall()
-    held = sum(int(np.prod(param.shape)) for param in model.collect_params().values())
+        trainer.step(sizes['batch'])
+        losses.append(loss.asnumpy().tolist())
+        mx.nd.waitall()
+        after_step()
     state = sum(int(np.prod(array.shape)) for states in trainer._updaters[0].states.values() for array in states)
-    report(0 if store is None else store.rank, made=peak_while_split, trains=peak.size_bytes, losses=losses,
-           weights=held / whole, state=state / whole / 2)
+    return {'losses': losses, 'held': elements(), 'whole': whole, 'state': state}
+
+
+def work(plan: Dict[str, Any]) -> None:
+    """Train as a worker, or alone without a plan, and report."""
+    import mxnet as mx
+
+    import mxhybrid
+    from lab.reports import report
+    store = mxhybrid.create() if plan else None
+    mx.nd.waitall()
+    peak, while_made = Peak(), []
+
+    def note() -> None:
+        while_made.append(peak.size_bytes)
+        peak.restart()
+    trained = train(SIZES, store, plan, None, note, lambda: None)
+    report(0 if store is None else store.rank, made=while_made[0], trains=peak.size_bytes,
+           losses=[sum(values) for values in trained['losses']], weights=trained['held'] / trained['whole'],
+           state=trained['state'] / trained['whole'] / 2)
 
 
 def _line(name: str, results: Dict[int, Any]) -> str:
     workers = list(results.values())
-    losses = [sum(values) / BATCH for values in zip(*(worker['losses'] for worker in workers))]
+    losses = [sum(values) / SIZES['batch'] for values in zip(*(worker['losses'] for worker in workers))]
     return '%-45s weights %.3f, state %.3f, while it is made %.0f MB, while it trains %.0f MB, losses %s' % (
         name, max(worker['weights'] for worker in workers), max(worker['state'] for worker in workers),
         max(worker['made'] for worker in workers) / 1e6, max(worker['trains'] for worker in workers) / 1e6,

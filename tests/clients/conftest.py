@@ -1,4 +1,4 @@
-"""Networks of other packages need these packages: elsewhere the directory is left out, aloud."""
+"""Leaves the tests of this folder out, with a note, where the packages of the networks are not installed."""
 import importlib.util
 
 PACKAGES = ('gluoncv', 'gluonnlp', 'gluonts', 'sockeye')

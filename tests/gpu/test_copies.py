@@ -1,4 +1,4 @@
-"""Arrays of a GPU that several workers push, pull and sum by copies alone: also where MXNet has no kernels for it."""
+"""Workers push, pull and sum arrays of a GPU by copies alone, also where MXNet has no kernels for the GPU."""
 import pytest
 from lab.jobs import run_job
 

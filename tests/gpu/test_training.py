@@ -51,7 +51,7 @@ def test_equals_one_process(references, case, launcher, workers, env):
 
 
 @pytest.mark.timeout(1800)
-def test_the_language_model_ends_with_the_perplexity_of_one_process():
+def test_the_language_model_has_the_perplexity_of_one_process():
     def perplexity(launcher, workers, *args):
         result = run_job(REPOSITORY / 'examples' / 'word_lm.py', launcher, workers=workers, args=SMALL + list(args),
                          env={'MXHYBRID_DENSE_TRANSPORT': 'lane'}, timeout=800).ok()

@@ -1,4 +1,4 @@
-"""Figures of the benchmark for its unit tests."""
+"""Readings of benchmark rounds, for the unit tests of its tables."""
 
 
 def round_figures(step_s, steps_s, sent):

@@ -1,4 +1,4 @@
-"""Checkpoints as files, for tests: arrays of all kinds are written, and read back by any cut."""
+"""Write checkpoints with arrays of all kinds, and read them back in pieces of any size."""
 import os
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""References and comparisons of the equality tests: MXNet alone on the joint batch, and tolerances."""
+"""References for tests of equality: MXNet alone on the joint batch, and the differences that rounding may make."""
 import numpy as np
 from lab.jobs import run_job
 

@@ -1,4 +1,4 @@
-"""Several bodies in one job: it takes longer to start the processes of a job than to run most bodies."""
+"""Run several bodies in one job, because starting its processes takes longer than most bodies."""
 import json
 import tempfile
 from pathlib import Path

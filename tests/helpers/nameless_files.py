@@ -1,4 +1,4 @@
-"""The open files of this process that have lost their names."""
+"""List the open files of this process that no directory names any more."""
 import os
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A network for each operator of a split network, with its inputs."""
+"""A small network around each operator that split networks know, with its inputs."""
 import mxnet as mx
 
 from .operator_networks import (

@@ -1,4 +1,4 @@
-"""Error bounds of float16 sums over workers, and of optimizers that use them (numbers in float64)."""
+"""Error bounds, in float64, of float16 sums over workers and of the optimizers that use these sums."""
 import numpy as np
 
 U = 2.0 ** -11  # unit roundoff of float16

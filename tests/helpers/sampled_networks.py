@@ -1,4 +1,4 @@
-"""Small networks whose dimensions are equally long, and the positions of their samples: lengths tell nothing.
+"""Small networks whose dimensions are equally long, so that lengths do not tell which dimension has the samples.
 
 A network is called with one dimension or another of its inputs as that of the samples.  A case says for each output:
 OWN, if it is the output of the network for a worker's samples alone; WHOLE, if no rule knows its sample axis, or it has

@@ -1,4 +1,4 @@
-"""A lock between tests, of all runs on this machine, whose jobs take a port from the range of MXNet's tracker."""
+"""A lock between all test runs of this machine whose jobs take a port from the range of MXNet's tracker."""
 import contextlib
 import fcntl
 import getpass

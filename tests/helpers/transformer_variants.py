@@ -1,4 +1,4 @@
-"""Attention with few heads of keys, in windows, and mixtures of experts, as symbols, as people write them."""
+"""Symbols of attention with few heads of keys, attention in windows, and mixtures of experts."""
 import mxnet as mx
 import numpy as np
 from mxnet import sym

@@ -1,4 +1,4 @@
-"""Small Transformers, as symbols, in the ways in which people write them."""
+"""Symbols of small Transformers, written in each usual way."""
 from typing import Any, Dict, NamedTuple, Optional
 
 import mxnet as mx

@@ -1,4 +1,4 @@
-"""Parameters of tests with fewer combinations: each case under one launcher, if it does not depend on the launcher."""
+"""Pair each test case with one launcher where the case does not depend on the launcher."""
 import pytest
 
 

@@ -1,4 +1,4 @@
-"""scripts/bench between emulated hosts: limited links, counted bytes, and no leftovers, however it ends."""
+"""scripts/bench between emulated hosts: links are limited, bytes are counted, and every way to end leaves nothing."""
 import json
 import signal
 import sys

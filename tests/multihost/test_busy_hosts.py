@@ -1,4 +1,4 @@
-"""A worker that holds the interpreter lock: processes of its host see it computing, and tell other hosts."""
+"""A worker that holds the interpreter lock: its host sees that it computes, and tells the other hosts."""
 import numpy as np
 import pytest
 from lab.launchers import over_hosts
@@ -31,7 +31,7 @@ def test_workers_that_compute_are_waited_for_across_hosts(cluster):
     cluster.assert_idle()
 
 
-def test_a_worker_0_that_hangs_is_noticed_on_the_other_host(cluster):
+def test_a_hanging_worker_0_is_noticed_elsewhere(cluster):
     with start(cluster, 'sleeps', 600, 0) as job:
         result = job.wait(90).failed('worker 0, which watches the job,', 'it hangs')
     cluster.assert_idle()

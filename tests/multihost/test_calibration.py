@@ -1,4 +1,4 @@
-"""``mxhybrid calibrate`` over emulated hosts whose links have a known rate, and a known burst after idleness."""
+"""``mxhybrid calibrate`` finds the rate, and the burst after idle times, that emulated links have."""
 import os
 
 import pytest

@@ -1,4 +1,4 @@
-"""The emulated hosts themselves: real enough for Horovod, and gone without a trace."""
+"""Emulated hosts: Horovod runs on them, and they leave no trace."""
 import os
 import signal
 import sys
@@ -40,7 +40,7 @@ def test_horovodrun_over_ssh(cluster):
     assert all(after > start for start, after in zip(before, cluster.traffic(1)))
 
 
-def test_shared_memory_left_on_a_host_is_found_and_that_of_other_programs_is_not(cluster):
+def test_only_our_leftover_shared_memory_is_found(cluster):
     assert shared_memory(cluster) == set()
     with tempfile.NamedTemporaryFile(dir='/dev/shm') as other, open(other.name, 'wb') as stranger:
         stranger.write(b'x')

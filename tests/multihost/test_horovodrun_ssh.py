@@ -1,4 +1,4 @@
-"""kvstore='hybrid' over two hosts, started by horovodrun over ssh; the doctor there; the batch script for Slurm."""
+"""kvstore='hybrid' over two hosts by horovodrun and ssh; the doctor; Slurm's script; a host with an unknown name."""
 import json
 import sys
 
@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from lab import jobs
 from lab.cluster import EmulatedCluster
-from lab.launchers import SCRIPTS, beside_python, over_hosts
+from lab.jobs import start_command
+from lab.launchers import SCRIPTS, beside_python, job_command, over_hosts
 
+from ..parallel.launchers import BODIES as LAUNCHER_BODIES
 from . import BODIES
 
 BODY = BODIES / 'train.py'
@@ -89,3 +91,24 @@ def test_a_host_name_that_means_loopback():
             job.wait_for_processes('worker', 1, timeout=60)
             job.wait(timeout=30).failed('hostb', '127.0.1.1', '/etc/hosts')
         cluster.assert_idle()
+
+
+LONE_BODY = LAUNCHER_BODIES / 'lone_task.py'
+
+
+def renamed(command):
+    """list of str: a command on this host, under a name that does not resolve."""
+    return ['unshare', '--uts', 'sh', '-c', 'hostname "$0" && exec "$@"', 'nobody-knows-this-host'] + command
+
+
+@pytest.mark.parametrize('launcher', ['horovodrun', 'launch.py'])
+def test_a_job_on_one_host(launcher):
+    with start_command(renamed(job_command(LONE_BODY, launcher, 2)), body=LONE_BODY) as job:
+        result = job.wait(timeout=60).failed("host name 'nobody-knows-this-host' does not resolve", '/etc/hosts')
+    assert 'trained' not in result.output and 'Signal' not in result.output
+
+
+def test_the_doctor():
+    command = [sys.executable, '-m', 'mxhybrid', 'doctor', '--timeout', '30']
+    with start_command(renamed(command)) as job:
+        job.wait(timeout=60).failed("[ ] host name 'nobody-knows-this-host' does not resolve", 'Horovod')

@@ -33,7 +33,7 @@ def sum_of_rows(body):
     return sum(dense(body, *body.gradient(rank, step)) for rank in range(WORKERS) for step in range(body.STEPS))
 
 
-def test_first_values_are_exact_and_all_workers_see_the_same(body, result):
+def test_first_values_are_exact_and_equal(body, result):
     first = result.results[0]
     for key in ('words', 'half_words', 'exact_words'):
         np.testing.assert_array_equal(first['tables'][key]['start'], body.start(0))
@@ -62,7 +62,7 @@ def test_errors_of_rows_are_within_their_bounds_and_cancel(body, result):
     np.testing.assert_array_equal(pulled['half_words'], ends['half_words'].astype('f2').astype('f4'))
 
 
-def test_error_feedback_keeps_the_sum_of_all_steps_within_a_quantum(body, result):
+def test_error_feedback_keeps_sums_within_a_quantum(body, result):
     totals = result.results[0]['totals']
     exact = sum(body.layer_gradient(rank, step).astype('f8') for rank in range(WORKERS) for step in range(body.STEPS))
     error = np.abs(totals['layer'] - exact).max()
@@ -72,7 +72,7 @@ def test_error_feedback_keeps_the_sum_of_all_steps_within_a_quantum(body, result
     assert np.abs(embedding_error.mean()) < 0.01 and 0.01 < np.abs(embedding_error).max() < 2
 
 
-def test_the_report_shows_bytes_and_errors_and_calls_that_cannot_be_are_refused(result):
+def test_the_report_shows_rounding_and_impossible_calls_are_refused(result):
     tables, sums = result.results[0]['reports']
     assert 'float32 travels as float16; float32 travels as int8' in tables
     rounded = {line.split()[0]: line.split() for line in (tables + '\n' + sums).splitlines()

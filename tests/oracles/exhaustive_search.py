@@ -1,4 +1,4 @@
-"""The search by trying all plans, for small problems: its result is the optimum."""
+"""A search that tries all plans of a small problem, so that its result is the optimum."""
 import math
 
 from mxhybrid.base.errors import InputError

@@ -1,4 +1,4 @@
-"""The transfers of a redistribution in Python: ``src/transfers.cc`` finds the same ones, faster."""
+"""The transfers of a redistribution, in Python: ``src/transfers.cc`` finds the same transfers faster."""
 import numpy as np
 
 from mxhybrid.planner.task_graph.redistribution import Transfers, box_array

@@ -1,4 +1,4 @@
-"""The tasks of transfers in Python: ``src/transfer_tasks.cc`` makes the same ones, to the last bit, and faster."""
+"""The tasks of transfers, in Python: ``src/transfer_tasks.cc`` makes the same tasks, to the last bit, and faster."""
 import numpy as np
 
 from mxhybrid.parallel.sharding.box import overlap, size_of

@@ -1,4 +1,4 @@
-"""Two files need CPython 3.8, for gluonnlp 0.10 and for MXNet's own launch.py: elsewhere they are left out, aloud.
+"""Leaves two files out, with a note, where gluonnlp 0.10 and MXNet's launch.py do not run: above CPython 3.8.
 
 Named on the command line, a file is collected all the same, and fails.
 """

@@ -1,4 +1,4 @@
-"""The picture of imports: what pyproject.toml's contracts cannot say, by reading every module's syntax tree.
+"""The graph of imports, from the syntax tree of every module: rules that import-linter's contracts cannot express.
 
 The contracts are about single imports (import-linter, which scripts/test runs); this is about all of them together
 and about those that Python runs while a module is imported.
@@ -31,6 +31,11 @@ def module_of(path):
 
 
 FILES = {module_of(path): path for path in sorted(PACKAGE.rglob('*.py'))}
+#: The modules of scripts and tests, too.
+ALL_FILES = dict(FILES)
+for _folder, _base in (('scripts/lab', 'scripts'), ('tests', '.'), ('examples', 'examples')):
+    for _path in sorted((PACKAGE.parent / _folder).rglob('*.py')):
+        ALL_FILES['.'.join(_path.relative_to(PACKAGE.parent / _base).with_suffix('').parts)] = _path
 
 
 def folder_of(module):
@@ -43,7 +48,7 @@ def folder_of(module):
 
 @functools.lru_cache(None)
 def tree_of(module):
-    return ast.parse(FILES[module].read_text())
+    return ast.parse(ALL_FILES[module].read_text())
 
 
 def statements(tree, at_import):
@@ -56,8 +61,8 @@ def statements(tree, at_import):
 
 
 def imports_of(module, at_import=False):
-    """Names of the modules that a module imports: of this package's in full, of others the first word."""
-    package = module.split('.') if FILES[module].name == '__init__.py' else module.split('.')[:-1]
+    """Names of the modules that a module imports: of this repository's in full, of others the first word."""
+    package = module.split('.') if ALL_FILES[module].stem == '__init__' else module.split('.')[:-1]
     imported = set()
     for node in statements(tree_of(module), at_import):
         if isinstance(node, ast.Import):
@@ -67,9 +72,10 @@ def imports_of(module, at_import=False):
             base = '.'.join(base + ([node.module] if node.module else []))
             names = ['%s.%s' % (base, alias.name) for alias in node.names]
         for name in names:
-            while name.startswith(ROOT + '.') and name not in FILES:
-                name = name.rpartition('.')[0]
-            imported.add(name if name in FILES else name.partition('.')[0])
+            known = name
+            while known and known not in ALL_FILES:
+                known = known.rpartition('.')[0]
+            imported.add(known or name.partition('.')[0])
     return imported - {module}
 
 
@@ -126,7 +132,8 @@ def test_no_circle_among_folders():
 
 
 def test_no_circle_among_modules():
-    assert circles({(module, other) for module in FILES for other in imports_of(module) if other in FILES}) == []
+    assert circles({(module, other) for module in ALL_FILES for other in imports_of(module)
+                    if other in ALL_FILES}) == []
 
 
 def test_few_arrows_between_folders():

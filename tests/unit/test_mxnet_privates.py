@@ -1,4 +1,4 @@
-"""MXNet's underscored names stand in the files that are there for them, and nowhere else in the package."""
+"""Underscored names of MXNet are used only in the files that are meant for them."""
 import ast
 import inspect
 import pathlib

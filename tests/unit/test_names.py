@@ -19,6 +19,8 @@ ALIKE = {
 BARE_NAMES = {'at', 'found', 'given', 'kept', 'made', 'one', 'own', 'place', 'told', 'wanted'}
 #: The most lines from the line that assigns such a variable to the last one that uses it.
 MAX_LINES = 5
+#: Words of a test's name.
+MOST_WORDS = 9
 
 
 def homes(kind):
@@ -40,7 +42,7 @@ def test_no_two_classes_of_a_folder_share_a_name():
     assert not {name: files for name, files in together.items() if len(files) > 1}
 
 
-def test_no_two_public_functions_of_a_folder_share_a_name():
+def test_public_functions_of_a_folder_have_own_names():
     functions = homes(ast.FunctionDef)
     shared = {name: files for name, files in functions.items() if not name.startswith('_')
               and len({file.partition('/')[0] for file in files}) < len(files)}
@@ -223,8 +225,9 @@ def test_unknown_parameters_are_found():
     assert unknown_parameters(source) == [(1, 'ids')]
 
 
-def test_names_of_tests_begin_with_a_noun_or_a_verb():
+def test_test_names_begin_with_noun_or_verb():
     names = [node.name for path in python_files('tests') for node in ast.walk(ast.parse(path.read_text()))
              if isinstance(node, ast.FunctionDef) and node.name.startswith('test_')]
     assert len(names) > 1000
     assert not [name for name in names if re.match('test_(what|whatever|who|whoever|of|those)_', name)]
+    assert not [name for name in names if len(name.split('_')) > 1 + MOST_WORDS], 'say the condition and the outcome'

@@ -12,6 +12,7 @@ Each module imports only modules below it.
 ``layers_formula``     the times of ``layers`` by Gholami's formulas
 ``pipeline``           schedules of a pipeline, and its stages alone
 ``pipeline_training``  a worker of ``pipeline``
+``split_training``     the steps of the workers of ``layers``, ``pipeline`` and ``plans``
 ``plans``              training steps that were predicted, by several plans
 ``plan_training``      a worker of ``plans``; the planner's predictions
 ``plan_cases``         networks and plans of ``plans``
@@ -23,7 +24,7 @@ Each module imports only modules below it.
 ``table_steps``        row ids and timing of ``table_training`` and ``table_torch``
 ``transformers``       BERT and a GPT, which some benchmarks train
 ``asking``             answers of programs that need MXNet: the benchmark's own process does not import it
-``interruption``       signals that end the benchmark and its jobs
+``interruption``       signals that end the benchmark and its jobs; workers that end with it
 ``launching``          processes and environment variables that each contender's job needs
 ``rendezvous``         the address at which Horovod's workers find each other
 ``contender_job``      starts the processes of a job, waits for them with a deadline, ends them

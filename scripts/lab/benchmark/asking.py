@@ -1,4 +1,4 @@
-"""Runs programs that need MXNet and reads their answers: the process of the benchmark must not have MXNet's threads."""
+"""Runs programs that need MXNet and reads their answers: MXNet's threads stay out of the benchmark's process."""
 import json
 import os
 import subprocess

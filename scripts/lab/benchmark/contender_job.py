@@ -10,7 +10,7 @@ from lab.jobs import Command, Job
 from lab.processes import JobFailed
 
 from . import links
-from .worker import PARENT
+from .interruption import PARENT
 
 #: Variables of the shell that would change a job; --env passes some on. MXHYBRID_* are inherited.
 _NOT_INHERITED = '(HOROVOD|DMLC|MXNET|PS|OMPI|PMI|PMIX|GLOO)_'

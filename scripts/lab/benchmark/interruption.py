@@ -1,12 +1,25 @@
-"""Signals that end the benchmark: at once, or, while jobs and networks stand, where it waits and in order.
+"""Signals end the benchmark at once, or, while jobs and networks exist, where the benchmark waits.
 
 A signal that is ignored when the benchmark starts stays so: nohup, or a job in a script's background.
 """
 import contextlib
+import ctypes
+import os
 import signal
+import sys
 from typing import Any, Dict, Iterator, Optional
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1
+#: Environment variable with the process id of the benchmark.
+PARENT = 'MXHYBRID_BENCH_PARENT'
+
+
+def die_with_parent() -> None:
+    """Make the kernel end this process when the benchmark dies, however it dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(os.environ[PARENT]):
+        sys.exit('the benchmark that started this process is gone')
 
 
 class Interrupted(BaseException):

@@ -42,7 +42,8 @@ def start(job: ContenderJob, contender: str, argv: List[str], env: Dict[str, str
         common = {'DMLC_PS_ROOT_URI': network.address(0), 'DMLC_PS_ROOT_PORT': job.reserve_port(),
                   'DMLC_NUM_WORKER': size, 'DMLC_NUM_SERVER': job.hosts, 'DMLC_INTERFACE': network.link}
         # These processes never return from the import of mxnet.
-        serve = [sys.executable, '-c', 'import lab.benchmark.worker as worker; worker.die_with_parent(); import mxnet']
+        serve = [sys.executable, '-c',
+                 'from lab.benchmark.interruption import die_with_parent; die_with_parent(); import mxnet']
         job.start_helper('scheduler', 0, serve,
                          dict(common, DMLC_ROLE='scheduler', DMLC_NODE_HOST=network.address(0)))
         for host in range(job.hosts):

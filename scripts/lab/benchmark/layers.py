@@ -6,7 +6,7 @@ import argparse
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from lab.processes import JobFailed
 
@@ -46,15 +46,50 @@ CASES = {
 }
 
 
-class Layers:
-    """The benchmark of split layers, which `cli` runs; the methods are those of `exchange.Exchange`."""
+class SplitBenchmark:
+    """A benchmark whose contenders train one network in several ways; the methods are those of `exchange.Exchange`."""
 
     unit = 'samples'
 
+    def __init__(self, args: argparse.Namespace, contenders: Sequence[str]):
+        self._args = args
+        args.contenders = list(contenders)
+        self._losses: Dict[Any, float] = {}
+
+    def bound(self, hosts: int, mbit: Optional[float]) -> Optional[Dict[str, Any]]:
+        """None: here the workers compute, too."""
+
+    def skipped(self, hosts: int) -> Dict[str, str]:
+        """Every contender takes part."""
+        return {}
+
+    def _train(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None], task: Dict[str, Any]
+               ) -> List[Dict[str, Any]]:
+        """Run the job of a contender, and return the readings of its workers."""
+        args = self._args
+        with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check) as job:
+            spec = dict(task, workload=args.workload, contender=contender, hosts=hosts, workers=args.workers,
+                        warmup=args.warmup, steps=args.steps, interface=testbed.counted, directory=str(job.directory))
+            launching.start(job, 'hybrid', launching.WORKER, launching.worker_environment(spec))
+            job.wait()
+            readings = job.readings()
+            job.wait_for_helpers()
+        return readings
+
+    def _compare(self, key: Any, name: str, kind: str, readings: List[Dict[str, Any]], tolerance: float) -> None:
+        """Raise JobFailed if the loss differs from the one before it with the same key."""
+        loss = sum(reading['sums']['loss'] for reading in readings) / len(readings)
+        first = self._losses.setdefault(key, loss)
+        if abs(loss / first - 1) > tolerance:
+            raise JobFailed('%s has a loss of %r after an update, a %s before it has %r' % (name, loss, kind, first))
+
+
+class Layers(SplitBenchmark):
+    """The benchmark of split layers."""
+
     def __init__(self, args: argparse.Namespace):
-        self._args, self._case = args, CASES[args.workload]
-        args.contenders = list(self._case.plans)
-        self._losses: Dict[Tuple[int, bool], float] = {}
+        self._case = CASES[args.workload]
+        super().__init__(args, self._case.plans)
         # The latency and bandwidth of the hosts and links at hand, for formulas.
         self._formula: Optional[Dict[str, float]] = None
 
@@ -67,27 +102,14 @@ class Layers:
         """Describe the network that is trained."""
         return self._case.text + ', forward and backward passes included'
 
-    def bound(self, hosts: int, mbit: Optional[float]) -> Optional[Dict[str, Any]]:
-        """None: here the workers compute, too."""
-
-    def skipped(self, hosts: int) -> Dict[str, str]:
-        """Every plan takes part."""
-        return {}
-
     def run(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
         """Train with a plan, and return its figures; JobFailed where it learns something else than the plan before."""
         args = self._args
         if args.workload == _BY_FORMULA and self._formula is None:
             self._formula = self._calibrated(testbed, hosts, check)
-        with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check) as job:
-            spec = {'workload': args.workload, 'contender': contender, 'hosts': hosts, 'workers': args.workers,
-                    'warmup': args.warmup, 'steps': args.steps, 'interface': testbed.counted,
-                    'batch': self.units(hosts), 'directory': str(job.directory)}
-            launching.start(job, 'hybrid', launching.WORKER, launching.worker_environment(spec))
-            job.wait()
-            readings = job.readings()
-            job.wait_for_helpers()
-        self._check(hosts, contender, readings)
+        readings = self._train(testbed, hosts, contender, check, {'batch': self.units(hosts)})
+        # Without a plan, weights that wait for their shapes draw in another order.
+        self._compare((hosts, contender in WITHOUT_PLAN), contender, 'plan', readings, _TOLERANCE)
         return report.one_round(readings, args.steps)
 
     def _calibrated(self, testbed: Any, hosts: int, check: Callable[[], None]) -> Dict[str, float]:
@@ -108,13 +130,6 @@ class Layers:
             return []
         cores = os.cpu_count() or 1
         return [gain_sentence(name, contenders[_DATA], contenders[name], formula, cores) for name in _SPLIT]
-
-    def _check(self, hosts: int, plan: str, readings: List[Dict[str, Any]]) -> None:
-        loss = sum(reading['sums']['loss'] for reading in readings) / len(readings)
-        # Without a plan, weights that wait for their shapes draw in another order.
-        first = self._losses.setdefault((hosts, plan in WITHOUT_PLAN), loss)
-        if abs(loss / first - 1) > _TOLERANCE:
-            raise JobFailed('%s has a loss of %r after an update, a plan before it has %r' % (plan, loss, first))
 
 
 def gain_sentence(name: str, data: Dict[str, Any], split: Dict[str, Any], formula: Dict[str, float], cores: int) -> str:

@@ -1,15 +1,16 @@
 """A worker's part in the training of a network whose layers are split by a plan."""
-from typing import Any, Dict, List, Tuple
+from typing import Any, List, Tuple
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 
 import mxhybrid
 from mxhybrid import parallel
 
+from .split_training import SplitTraining
 from .transformers import Bert
 
 WORDS, WIDTH = 30000, 512
@@ -79,19 +80,14 @@ def plan_of(name: str, size: int) -> Any:
                                                    '*pick*': {'partials': size}})}[name]()
 
 
-class Trained:
-    """The methods are those of `contenders.Contender`."""
-
-    def __init__(self, spec: Dict[str, Any], rank: int, size: int):
-        self._spec, self._rank, self._size = spec, rank, size
-        self._losses: List[Any] = []
-        self.phases: Dict[str, float] = {}
+class Trained(SplitTraining):
+    """A worker that trains by a plan, or without one."""
 
     def start(self) -> None:
         """Join the other workers, and split the network."""
         contender, _, sharded = self._spec['contender'].partition('_')
         self._store = mxhybrid.create(shard_updates=bool(sharded))
-        batch = self._spec['batch']
+        batch = self._batch_size = self._spec['batch']
         net, arrays = batch_of(self._spec['workload'], batch)
         mx.random.seed(1)
         net.initialize(mx.init.Xavier())
@@ -108,26 +104,3 @@ class Trained:
         self._net, self._inputs = net, [mx.nd.array(array[mine], dtype='float32') for array in arrays]
         self._trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.01},
                                       kvstore=None if contender == 'alone' else self._store)
-
-    def step(self, batch: int) -> None:
-        """Forward, backward and update."""
-        with autograd.record():
-            self._loss = self._net(*self._inputs)
-        self._loss.backward()
-        self._trainer.step(self._spec['batch'])
-        self._loss.wait_to_read()
-        if len(self._losses) < 2:
-            self._losses.append(self._loss)
-
-    def flush(self) -> None:
-        """Wait until all is computed."""
-        mx.nd.waitall()
-
-    def barrier(self) -> None:
-        """Wait for all workers."""
-        self._store.backend.barrier()
-
-    def verify(self, batch: int) -> Dict[str, float]:
-        """The loss of this worker's samples after one update: later losses differ because rounding errors grow."""
-        self.step(batch)
-        return {'loss': float(self._losses[1].mean().asscalar())}

@@ -1,4 +1,4 @@
-"""Emulated hosts with processors of their own: two share out the machine's, more have quotas of control groups.
+"""Emulated hosts with processors of their own: two divide the machine's, more get quotas of control groups.
 
 Without limits hosts take processors from each other, and the time of a plan depends on other processes.
 """

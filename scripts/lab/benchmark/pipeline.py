@@ -7,12 +7,10 @@ slowest stage is idle until the first micro-batch comes to it, and after the las
 """
 import argparse
 from statistics import median
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List
 
-from lab.processes import JobFailed
-
-from . import launching, report
-from .contender_job import ContenderJob
+from . import report
+from .layers import SplitBenchmark
 
 NAME = 'pipeline'
 #: The contender without a pipeline.
@@ -25,17 +23,13 @@ SAMPLES = 16
 _TOLERANCE = 1e-4
 
 
-class Pipeline:
-    """The benchmark of a pipeline, which `cli` runs; the methods are those of `exchange.Exchange`."""
-
-    unit = 'samples'
+class Pipeline(SplitBenchmark):
+    """The benchmark of a pipeline."""
 
     def __init__(self, args: argparse.Namespace):
-        self._args = args
-        args.contenders = list(CONTENDERS)
+        super().__init__(args, CONTENDERS)
         #: The seconds of a step of each worker by itself, for each round.
         self._alone: List[List[float]] = []
-        self._losses: Dict[int, float] = {}
 
     def units(self, hosts: int) -> int:
         """Samples in a step."""
@@ -46,36 +40,16 @@ class Pipeline:
         return ('a GPT with a layer for each worker, 512 wide, 8 heads, 1,000 words, on %d samples of 128 words in %d '
                 'micro-batches' % (SAMPLES, self._args.micro_batches))
 
-    def bound(self, hosts: int, mbit: Optional[float]) -> Optional[Dict[str, Any]]:
-        """None: here the workers compute, too."""
-
-    def skipped(self, hosts: int) -> Dict[str, str]:
-        """Every schedule takes part."""
-        return {}
-
     def run(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
         """Train, and return the figures; JobFailed where a schedule learns something else than the one before."""
         args = self._args
-        with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check) as job:
-            spec = {'workload': NAME, 'contender': contender, 'hosts': hosts, 'workers': args.workers,
-                    'warmup': args.warmup, 'steps': args.steps, 'interface': testbed.counted, 'samples': SAMPLES,
-                    'micro_batches': args.micro_batches, 'directory': str(job.directory)}
-            launching.start(job, 'hybrid', launching.WORKER, launching.worker_environment(spec))
-            job.wait()
-            readings = job.readings()
-            job.wait_for_helpers()
+        readings = self._train(testbed, hosts, contender, check, {'samples': SAMPLES,
+                                                                  'micro_batches': args.micro_batches})
         if contender == ALONE:
             self._alone.append([reading['ends'][-1] / args.steps for reading in readings])
         else:
-            self._check(hosts, contender, readings)
+            self._compare(hosts, contender, 'schedule', readings, _TOLERANCE)
         return report.one_round(readings, args.steps)
-
-    def _check(self, hosts: int, schedule: str, readings: List[Dict[str, Any]]) -> None:
-        loss = sum(reading['sums']['loss'] for reading in readings) / len(readings)
-        first = self._losses.setdefault(hosts, loss)
-        if abs(loss / first - 1) > _TOLERANCE:
-            raise JobFailed('%s has a loss of %r after an update, a schedule before it has %r'
-                            % (schedule, loss, first))
 
     def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:
         """Return the efficiency of each schedule, and forget the stages by themselves: other hosts are next."""

@@ -9,6 +9,7 @@ import mxhybrid
 from mxhybrid import parallel
 
 from .pipeline import ALONE
+from .split_training import SplitTraining
 from .transformers import Gpt
 
 WORDS, TIMES, UNITS = 1000, 128, 512
@@ -35,18 +36,14 @@ class _Stage(gluon.HybridBlock):
         return self.loss(self.words(self.norm(data)), labels) if self._is_last else data
 
 
-class PipelineTrained:
-    """The methods are those of `contenders.Contender`."""
-
-    def __init__(self, spec: Dict[str, Any], rank: int, size: int):
-        self._spec, self._rank, self._size = spec, rank, size
-        self._losses: List[Any] = []
-        self.phases: Dict[str, float] = {}
+class PipelineTrained(SplitTraining):
+    """A worker that trains a stage, as part of the pipeline or alone."""
 
     def start(self) -> None:
         """Join the other workers, and cut the network."""
         self._store = mxhybrid.create()
         samples, contender = self._spec['samples'], self._spec['contender']
+        self._batch_size = samples
         draw = np.random.RandomState(0)
         arrays = [draw.randint(0, WORDS, (samples, TIMES)) for _ in range(2)]
         mx.random.seed(1)
@@ -59,7 +56,7 @@ class PipelineTrained:
         stages = ['*gptlayer%d_*' % stage for stage in range(self._size)]
         plan = parallel.pipeline(stages, self._spec['micro_batches'], contender)
         self._net = mxhybrid.parallelize(net, plan, [array.shape for array in arrays])
-        self._batch = [mx.nd.array(array[self._net.samples], dtype='float32') for array in arrays]
+        self._inputs = [mx.nd.array(array[self._net.samples], dtype='float32') for array in arrays]
         self._trainer = gluon.Trainer(self._net.collect_params(), 'sgd', {'learning_rate': 0.01}, kvstore=self._store)
 
     def _start_alone(self, net: Gpt, arrays: List[Any]) -> None:
@@ -71,7 +68,7 @@ class PipelineTrained:
         if self._rank:
             data = mx.nd.random.normal(shape=(each, TIMES, UNITS))
             data.attach_grad()
-        self._batch = [data, labels]
+        self._inputs = [data, labels]
         self._output_gradient = None if self._rank == self._size - 1 else mx.nd.random.normal(
             shape=(each, TIMES, UNITS))
         self._trainer = gluon.Trainer(self._net.collect_params(), 'sgd', {'learning_rate': 1e-6}, kvstore=None)
@@ -80,37 +77,20 @@ class PipelineTrained:
         """Make the forward and backward passes of all micro-batches, and update."""
         if self._spec['contender'] == ALONE:
             self._step_alone()
-            return
-        with autograd.record():
-            self._loss = self._net(*self._batch)
-        self._loss.backward()
-        self._trainer.step(self._spec['samples'])
-        self._loss.wait_to_read()
-        if len(self._losses) < 2:
-            self._losses.append(self._loss)
+        else:
+            super().step(batch)
 
     def _step_alone(self) -> None:
         for _ in range(self._spec['micro_batches']):
             with autograd.record():
-                output = self._net(*self._batch)
+                output = self._net(*self._inputs)
             output.backward(self._output_gradient)
-        self._trainer.step(self._spec['samples'])
+        self._trainer.step(self._batch_size)
         for param in self._net.collect_params().values():
             if param.grad_req != 'null':
                 param.zero_grad()
         mx.nd.waitall()
 
-    def flush(self) -> None:
-        """Wait until all is computed."""
-        mx.nd.waitall()
-
-    def barrier(self) -> None:
-        """Wait for all workers."""
-        self._store.backend.barrier()
-
     def verify(self, batch: int) -> Dict[str, float]:
         """Return the loss of this worker's samples after one update."""
-        if self._spec['contender'] == ALONE:
-            return {}
-        self.step(batch)
-        return {'loss': float(self._losses[1].mean().asscalar())}
+        return {} if self._spec['contender'] == ALONE else super().verify(batch)

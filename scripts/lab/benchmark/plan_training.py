@@ -1,11 +1,11 @@
 """A worker's part in training a network by a plan, and the planner's predictions for several plans."""
 import json
 import sys
-from typing import Any, Dict
+from typing import Dict
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd, gluon
+from mxnet import gluon
 
 import mxhybrid
 from mxhybrid.parallel.plans.plan_json import from_json
@@ -14,50 +14,32 @@ from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.profiling.operator_profiler import OperatorProfiler
 
 from .plan_cases import PLAN_CASES, shapes_of
+from .split_training import SplitTraining
 
 
-class PlanTrained:
-    """The methods are those of `contenders.Contender`."""
-
-    def __init__(self, spec: Dict[str, Any], rank: int, size: int):
-        self._spec, self._case, self._size = spec, PLAN_CASES[spec['case']], size
-        self.phases: Dict[str, float] = {}
+class PlanTrained(SplitTraining):
+    """A worker that trains by a plan."""
 
     def start(self) -> None:
         """Join the other workers, and split the network."""
-        shapes = shapes_of(self._case, self._size)
+        case = PLAN_CASES[self._spec['case']]
+        shapes = shapes_of(case, self._size)
         mx.random.seed(1)
-        net = self._case.make()
+        net = case.make()
         net.initialize(mx.init.Xavier())
-        net = mxhybrid.parallelize(net, from_json(self._spec['plan']), shapes, dtype=list(self._case.types))
+        net = mxhybrid.parallelize(net, from_json(self._spec['plan']), shapes, dtype=list(case.types))
         self._store = mxhybrid.create()  # after the plan, which chooses the transport that sums dense weights
         draw = np.random.RandomState(0)
         # Indices where a network looks something up, which small whole numbers are for all of them.
         self._inputs = [mx.nd.array(draw.randint(0, 1000, shape)[net.samples], dtype=dtype)
-                       for shape, dtype in zip(shapes, self._case.types)]
+                       for shape, dtype in zip(shapes, case.types)]
         self._net, self._batch_size = net, shapes[0][0]
         self._trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 1e-6, 'momentum': 0.9},
                                       kvstore=self._store)
 
-    def step(self, batch: int) -> None:
-        """Forward, backward and update."""
-        with autograd.record():
-            self._outputs = self._net(*self._inputs)
-        self._outputs.backward()
-        self._trainer.step(self._batch_size)
-        self._outputs.wait_to_read()
-
-    def flush(self) -> None:
-        """Wait until all is computed."""
-        mx.nd.waitall()
-
-    def barrier(self) -> None:
-        """Wait for all workers."""
-        self._store.backend.barrier()
-
     def verify(self, batch: int) -> Dict[str, float]:
         """Check that the results are finite."""
-        return {'mean': float(self._outputs.mean().asscalar())}
+        return {'mean': float(self._loss.mean().asscalar())}
 
 
 def main() -> None:

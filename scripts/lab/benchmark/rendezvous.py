@@ -9,7 +9,7 @@ import sys
 from horovod.runner.common.util.hosts import SlotInfo
 from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
 
-from .worker import die_with_parent
+from .interruption import die_with_parent
 
 #: The connections that wait for the server at a time.  With Python's 5, the kernel drops connections of many workers,
 #: which try again after a second or more.

@@ -2,31 +2,17 @@
 
 A specification may ask for several windows of steps, of which each has barriers of its own.
 """
-import ctypes
 import json
 import os
-import signal
-import sys
 import time
 from statistics import median
 from typing import Any, Dict
 
 from lab.processes import MARKER
 
+from .interruption import die_with_parent
 from .measuring import busy_seconds, cpu_seconds, interface_bytes
 from .workloads import WORKLOADS, Workload, step_batch
-
-#: Environment variable with the process id of the benchmark.
-PARENT = 'MXHYBRID_BENCH_PARENT'
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """Have the kernel end this process when the benchmark dies, however it dies."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(os.environ[PARENT]):
-        sys.exit('the benchmark that started this process is gone')
 
 
 def make_workload(spec: Dict[str, Any]) -> Workload:

@@ -1,4 +1,4 @@
-"""Run one case: start the job, wait for the moment, let it go wrong, watch the end, judge."""
+"""Run one case: start the job, wait for the moment, cause the fault, watch the end, and judge it."""
 import contextlib
 import json
 import os

@@ -3,7 +3,8 @@
 =============  ==========================================================================================
 module         contents
 =============  ==========================================================================================
-`cli`          the command line: draws, runs, looks closer at failures, counts
+`cli`          the command line
+`session`      draws programs, runs them, looks closer at failures, counts
 `runner`       runs many programs in the same processes, and compares
 `body`         what every process runs
 `shrinking`    makes a failing program small

@@ -1,4 +1,4 @@
-"""Messages that lie, by libFuzzer: builds and runs tests/unit/lane/fuzz_messages.cc."""
+"""Hostile messages by libFuzzer: builds and runs tests/unit/lane/fuzz_messages.cc."""
 import shutil
 import subprocess
 import sys

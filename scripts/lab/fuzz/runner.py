@@ -127,32 +127,45 @@ def run(programs: List[Dict[str, Any]], alter: Optional[Alter] = None, kind: Kin
 
 def _run_side(directory: Path, side: str, names: List[str], job: Optional[Dict[str, Any]]) -> Dict[str, Side]:
     """Run programs in one job, or, after one that ends it, in another."""
-    sides: Dict[str, Side] = {}
     workers = job['workers'] if job else 1
+
+    def read(name: str) -> Optional[Side]:
+        is_whole = all((directory / ('%s.%s.%d.json' % (name, side, rank))).exists() for rank in range(workers))
+        return _read(directory, side, name, workers) if is_whole else None
+    return run_in_jobs(directory, side, names, lambda: _run_job(directory, side, job), read,
+                       lambda name, ended: Side(_of_some(directory, side, name, ended), []),
+                       lambda last, ended: Side(ended, last.values))
+
+
+def run_in_jobs(directory: Path, side: str, names: List[str], run_job: Callable[[], Optional[Outcome]],
+                read: Callable[[str], Any], blamed: Callable[[str, Outcome], Any],
+                ended_badly: Callable[[Any, Outcome], Any]) -> Dict[str, Any]:
+    """Run programs in one job, or, after one that ends it, in another; return their results by name.
+
+    The body reads the names from ``programs.SIDE``.  `run_job` returns how the job ended, None if it succeeded.  `read`
+    returns the result of a program, None if there is none.  `blamed` returns the result of the program that ended the
+    job, and `ended_badly` that of the last program if the job failed after all of them.
+    """
+    results: Dict[str, Any] = {}
     left = list(names)
     while left:
         (directory / ('programs.' + side)).write_text(json.dumps(left))
         for path in directory.glob('progress.%s.*' % side):
             path.unlink()
-        end_of_job = _run_job(directory, side, job)
-        before = len(left)
-        while left and (directory / ('%s.%s.%d.json' % (left[0], side, workers - 1))).exists():
-            if not all((directory / ('%s.%s.%d.json' % (left[0], side, rank))).exists() for rank in range(workers)):
+        ended = run_job()
+        while left:
+            result = read(left[0])
+            if result is None:
                 break
+            results[left.pop(0)] = result
+        if ended is None and left:
+            raise RuntimeError('the job ended well without %s' % left)
+        if ended is not None and left:
             name = left.pop(0)
-            sides[name] = _read(directory, side, name, workers)
-        if end_of_job is None:
-            if left:
-                raise RuntimeError('the job ended well without %s' % left)
-            break
-        if left:
-            name = left.pop(0)
-            sides[name] = Side(_of_some(directory, side, name, end_of_job), [])
-        elif before:
-            # All programs ran to their end, the job did not.
-            last = names[-1]
-            sides[last] = Side(end_of_job._replace(words='at its end: ' + end_of_job.words), sides[last].values)
-    return sides
+            results[name] = blamed(name, ended)
+        elif ended is not None:
+            results[names[-1]] = ended_badly(results[names[-1]], ended._replace(words='at its end: ' + ended.words))
+    return results
 
 
 def await_end(running: Any, notes: Callable[[], List[Path]], limit_s: float) -> Any:

@@ -1,16 +1,17 @@
 """Makes a failing program small: fewer events, then simpler events, a simpler model, fewer arguments, fewer workers.
 
-Candidates of a round are run together, many in one job, and the smallest that still fails goes on.
+Shrinking is a generator, so that the candidates of a round, and those of several programs, share a job.
 """
+import collections
 import copy
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Generator, Iterator, List, Optional, Sequence, Tuple
 
 from .program import parameters
 
 Program = Dict[str, Any]
 
-#: Says of each program whether it still fails.
-Fails = Callable[[List[Program]], Sequence[bool]]
+#: Gives candidates, is sent which of them still fail, and returns the smallest program.
+Shrinking = Generator[List[Program], Sequence[bool], Program]
 
 #: A path in a program, and the value to put there; None removes the entry.
 Change = Tuple[Tuple[Any, ...], Any]
@@ -22,69 +23,84 @@ Structures, Changes = Callable[[Program], Iterator[Program]], Callable[[Program]
 _MOST = 24
 
 
-def shrink(program: Program, fails: Fails, tell: Callable[[str], None] = lambda words: None,
-           structures: Optional[Structures] = None, changes: Optional[Changes] = None) -> Program:
-    """The smallest program found that fails.
+def drive(reductions: Dict[Any, Shrinking], fails: Callable[[List[Tuple[Any, Program]]], Sequence[bool]]
+          ) -> Dict[Any, Program]:
+    """Make several programs small together; return them by key.
 
-    Parameters
-    ----------
-    program : dict
-        One that fails.
-    fails : callable
-        Given programs, which have the same job settings or not, says of each whether it fails.
-    tell : callable, optional
-        Given a line about each step.
-    structures, changes : callable, optional
-        Simpler programs that exclude each other, and changes that can be made together, of another kind of programs.
+    `fails` is given pairs of a key and a candidate, whose jobs it may share, and says of each whether it still fails.
     """
+    reduced: Dict[Any, Program] = {}
+    candidates: Dict[Any, List[Program]] = {}
+
+    def advance(key: Any, verdicts: Optional[List[bool]]) -> None:
+        try:
+            candidates[key] = reductions[key].send(verdicts)
+        except StopIteration as stop:
+            reduced[key] = stop.value
+            candidates.pop(key, None)
+    for key in reductions:
+        advance(key, None)
+    while candidates:
+        places = [(key, program) for key in candidates for program in candidates[key]]
+        verdicts: Dict[Any, List[bool]] = collections.defaultdict(list)
+        for (key, _), verdict in zip(places, fails(places)):
+            verdicts[key].append(verdict)
+        for key in list(candidates):
+            advance(key, verdicts[key])
+    return reduced
+
+
+def shrink(program: Program, event: int = 0, structures: Optional[Structures] = None,
+           changes: Optional[Changes] = None) -> Shrinking:
+    """Shrink a program that fails in an event, counted from 1, or in an unknown one.
+
+    `structures` and `changes` are those of another kind of programs: simpler programs that exclude each other, and
+    changes that can be made together.
+    """
+    if 0 < event < len(program['events']):
+        shorter = dict(program, events=program['events'][:event])
+        program = shorter if (yield [shorter])[0] else program
     before = None
     while before != program:
         before = program
-        program = _fewer_events(program, fails, tell)
+        program = yield from _fewer_events(program)
         for simpler in (structures or _simpler_structure, _simpler_job):
-            program = _first_of(simpler, program, fails, tell)
-        program = _together(program, changes or _changes, fails, tell)
+            program = yield from _first_of(simpler, program)
+        program = yield from _together(program, changes or _changes)
     return program
 
 
-def _first_of(simpler: Structures, program: Program, fails: Fails, tell: Callable[[str], None]) -> Program:
+def _first_of(simpler: Structures, program: Program) -> Shrinking:
     """Take the first simpler program that fails, again and again."""
     while True:
         candidates = list(simpler(program))
-        failing = [each for each, verdict in zip(candidates, fails(candidates)) if verdict] if candidates else []
+        verdicts = (yield candidates) if candidates else []
+        failing = [each for each, verdict in zip(candidates, verdicts) if verdict]
         if not failing:
             return program
         program = failing[0]
-        tell(_describe(program))
 
 
-def _together(program: Program, simpler: Changes, fails: Fails, tell: Callable[[str], None]) -> Program:
+def _together(program: Program, simpler: Changes) -> Shrinking:
     """Make all changes that leave a failure, as many as do so together."""
     changes = list(simpler(program))
     for first in range(0, len(changes), _MOST):
         some = changes[first:first + _MOST]
-        candidates = [_changed(program, [change]) for change in some]
-        useful = [change for change, verdict in zip(some, fails(candidates)) if verdict]
+        verdicts = yield [_changed(program, [change]) for change in some]
+        useful = [change for change, verdict in zip(some, verdicts) if verdict]
         if not useful:
             continue
         rows = [_changed(program, useful[:count]) for count in range(1, len(useful) + 1)]
-        failing = [row for row, verdict in zip(rows, fails(rows)) if verdict]
-        if failing:
-            program = failing[-1]
-            tell(_describe(program))
+        verdicts = yield rows
+        program = next((row for row, verdict in zip(rows[::-1], verdicts[::-1]) if verdict), program)
     return program
-
-
-def _describe(program: Program) -> str:
-    return '%d events, %d workers, %d characters' % (
-        len(program['events']), program['job']['workers'], len(repr(program)))
 
 
 def _with(program: Program, **changes: Any) -> Program:
     return dict(copy.deepcopy(program), **copy.deepcopy(changes))
 
 
-def _fewer_events(program: Program, fails: Fails, tell: Callable[[str], None]) -> Program:
+def _fewer_events(program: Program) -> Shrinking:
     """Drop all pieces that can be dropped: large groups first, then each piece by itself."""
     pieces = 2
     while True:
@@ -94,18 +110,17 @@ def _fewer_events(program: Program, fails: Fails, tell: Callable[[str], None]) -
         candidates = [_with(program, events=events[:start] + events[end:]) for start, end in cuts]
         shorter = None
         for first in range(0, len(candidates), _MOST):
-            verdicts = fails(candidates[first:first + _MOST])
+            verdicts = yield candidates[first:first + _MOST]
             failing = [number for number, verdict in enumerate(verdicts, first) if verdict]
             if failing:
                 # Often all of these can go; otherwise the first can.
                 gone = {event for number in failing for event in range(*cuts[number])}
                 both = _with(program, events=[event for each, event in enumerate(events) if each not in gone])
-                shorter = both if len(failing) > 1 and fails([both])[0] else candidates[failing[0]]
+                shorter = both if len(failing) > 1 and (yield [both])[0] else candidates[failing[0]]
                 break
         if shorter is not None:
             program = shorter
             pieces = max(2, min(pieces, len(program['events'])))
-            tell('%d events' % len(program['events']))
         elif size == 1:
             return program
         else:

@@ -6,16 +6,10 @@ and their documentation are stored in the directory of this module, as compiled 
 
 An operator's handle, which is an address, is the only part of the source that differs between processes
 (``mxnet/ndarray/register.py``, ``mxnet/symbol/register.py``).
-
-The objects that the import creates stay until the process ends.  The garbage collector does not run during the import
-and ignores these objects afterwards: this saves a fifth of the CPU time of the import.
-
-The module `faster_horovodrun` makes horovodrun start faster.
 """
 import atexit
 import builtins
 import contextlib
-import gc
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -27,8 +21,6 @@ import types
 #: Modules that compile such functions: the function that writes a source, and the text before the handle.
 MODULES = {'mxnet.ndarray.register': ('_generate_ndarray_function_code', '_imperative_invoke('),
            'mxnet.symbol.register': ('_generate_symbol_function_code', '_symbol_creator(')}
-#: Modules of Horovod that `faster_horovodrun` changes; they are repeated here because most processes import neither.
-HOROVOD_MODULES = ('horovod.runner.launch', 'horovod.common.util')
 #: Stands for a handle in the compiled functions.
 PLACEHOLDER = 8888888888888888
 
@@ -90,16 +82,8 @@ class Finder:
     @staticmethod
     def find_spec(name, path=None, target=None):
         """Return the spec of one of these modules, else None."""
-        if name in MODULES:
-            if 'MXNET_LIBRARY_PATH' not in os.environ:
-                return with_operators(importlib.machinery.PathFinder.find_spec(name, path))
-        elif name == 'mxnet':
-            # A server or scheduler of launch.py runs in this import until it ends.
-            if os.environ.get('DMLC_ROLE', 'worker') == 'worker':
-                return without_collections(importlib.machinery.PathFinder.find_spec(name, path))
-        elif name in HOROVOD_MODULES:
-            import faster_horovodrun
-            return faster_horovodrun.spec_of(name, path)
+        if name in MODULES and 'MXNET_LIBRARY_PATH' not in os.environ:
+            return with_operators(importlib.machinery.PathFinder.find_spec(name, path))
         return None
 
 
@@ -119,24 +103,6 @@ def with_operators(spec):
                 FUNCTIONS.open(os.path.dirname(os.path.dirname(spec.origin)))
                 module.exec = Operators(module.__dict__, spec.name).execute
             run_module(module)
-        spec.loader.exec_module = exec_module
-    return spec
-
-
-def without_collections(spec):
-    """Change the spec of a module so that it is executed without the garbage collector; return the spec."""
-    if spec is not None:
-        run_module = spec.loader.exec_module
-
-        def exec_module(module):
-            was_enabled = gc.isenabled()
-            gc.disable()
-            try:
-                run_module(module)
-            finally:
-                gc.freeze()
-                if was_enabled:
-                    gc.enable()
         spec.loader.exec_module = exec_module
     return spec
 

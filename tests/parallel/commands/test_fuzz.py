@@ -1,4 +1,4 @@
-"""Fixed samples of scripts/fuzz, and that it would see a difference, make it small and show it."""
+"""Fixed samples of scripts/fuzz; planted differences are found, made small and shown."""
 import re
 import signal
 import sys
@@ -6,9 +6,9 @@ import time
 
 import psutil
 import pytest
-from lab.fuzz import cli, runner
+from lab.fuzz import runner, session
 from lab.fuzz.drawing import PER_JOB, draw
-from lab.fuzz.networks import cli as networks_cli, runner as networks_runner
+from lab.fuzz.networks import runner as networks_runner, session as networks_session
 from lab.fuzz.networks.drawer import Drawer
 from lab.fuzz.networks.script import standing_alone as network_standing_alone
 from lab.fuzz.script import standing_alone
@@ -46,7 +46,7 @@ def test_a_planted_difference_is_found_made_small_and_shown(tmp_path):
         return re.sub(r'(?m)^( *)(record.at\(1,)', r'\1trainer._scale *= 1.01\n\1\2', source)
     outcome, = runner.run([program], plant)
     assert outcome.kind == 'differs'
-    small = cli.shrink(program, outcome, plant)
+    small = session.shrink(program, outcome, plant)
     assert [event['do'] for event in small['events']] == ['step'] and len(small['model']['branches']) == 1
     assert small['optimizer']['name'] == 'sgd' and list(small['optimizer']['options']) == ['learning_rate']
 
@@ -76,24 +76,24 @@ def test_a_difference_of_dynamic_tables_is_made_small():
     assert [event['do'] for event in program['events']].count('import_rows')
     outcome, = runner.run([program], plant, TABLES)
     assert outcome.kind == 'differs'
-    small = cli.shrink(program, outcome, plant, TABLES)
+    small = session.shrink(program, outcome, plant, TABLES)
     assert [event['do'] for event in small['events']] == ['import_rows'] and len(small['tables']) == 1
     assert small['optimizer'] == ['sgd', {'learning_rate': 0.1}] and small['events'][0]['count'] == 7
 
 
 @pytest.mark.parametrize('ranks', [2, 3, 4], ids='{} ranks'.format)
 def test_random_networks_give_what_one_process_gives(ranks):
-    seeds = [seed for seed in range(3 * NETWORKS) if networks_cli.workers_of(seed, [2, 3, 4]) == ranks]
+    seeds = [seed for seed in range(3 * NETWORKS) if networks_session.workers_of(seed, [2, 3, 4]) == ranks]
     with Drawer() as drawer:
         programs = [dict(drawer.draw(seed, ranks), shard_updates=ranks == 3) for seed in seeds]
     outcomes = dict(zip(seeds, networks_runner.run(programs)))
     failing = {seed: outcome for seed, outcome in outcomes.items() if outcome.kind not in ('same', 'refused')}
-    assert not failing, '\n'.join('seed %d (scripts/fuzz networks --seed %d --count 1 shrinks it): %s' % (
+    assert not failing, '\n'.join('seed %d (scripts/fuzz networks --seed %d shrinks it): %s' % (
         seed, seed, outcome) for seed, outcome in failing.items())
     assert sum(outcome.kind == 'same' for outcome in outcomes.values()) > 0.8 * len(seeds)
 
 
-def test_a_planted_difference_of_a_network_is_found_and_shown(tmp_path):
+def test_a_planted_difference_of_a_network_is_found(tmp_path):
     data = {'name': 'data0', 'shape': [4, 3], 'axis': 0, 'values': 'ties', 'dtype': 'float64', 'limit': 5}
     program = {
         'seed': 1, 'workers': 2, 'inputs': [data], 'params': [{'name': 'weight0', 'shape': [1, 3]}], 'layers': [],

@@ -95,7 +95,7 @@ def check_bench(env, words, folder):
 
 
 def check_soak(env, words, folder):
-    """scripts/soak: test_soak runs a short one; its arguments are understood."""
+    """scripts/soak: test_scripts runs a short one; its arguments are understood."""
     from lab.soak import cli
 
     assert cli.parse(words[1:]).steps > 0
@@ -158,7 +158,7 @@ def check_install(env, words, folder):
 
 
 def check_gpu(env, words, folder):
-    """scripts/gpu: test_gpu_script runs all commands that need no GPU; the help of the script names the same arguments.
+    """scripts/gpu: test_scripts runs all commands that need no GPU; the help of the script names the same arguments.
     """
     assert not env
     told = re.findall(r'^#   (scripts/gpu.*?)  ', (REPOSITORY / 'scripts' / 'gpu').read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The examples, small: their held-out metric, or their loss, is that of one process, whatever the launcher.
+"""Small runs of the examples have the metric, or the loss, of one process under each launcher.
 
 The first run downloads the data into the examples' own cache ($MXHYBRID_DATA, else ~/.cache/mxhybrid).
 """
@@ -177,7 +177,7 @@ def check_losses(output, last=3.0):
 
 
 @pytest.mark.parametrize('command', SPLIT, ids=lambda command: '-'.join(map(str, command[:3])))
-def test_loss_of_a_split_network_is_that_of_one_process(command, tmp_path):
+def test_a_split_network_has_the_loss_of_one_process(command, tmp_path):
     mxhybrid.parallel.save(str(tmp_path / 'plan.json'), mxhybrid.parallel.grid(domain=(1, 2)))
     whole = str(tmp_path / 'whole.params')
     output = run(*command[:4], command[4] + ['--save', whole], cwd=tmp_path).output
@@ -188,7 +188,7 @@ def test_loss_of_a_split_network_is_that_of_one_process(command, tmp_path):
 
 @pytest.mark.parametrize('command', [*TRANSFORMERS, *map(slow, SLOW_TRANSFORMERS)],
                          ids=lambda command: '-'.join(map(str, command[:3])))
-def test_loss_of_a_split_transformer_is_that_of_one_process(command, tmp_path):
+def test_a_split_transformer_has_the_loss_of_one_process(command, tmp_path):
     whole = str(tmp_path / 'whole.params')
     output = run(*command[:4], command[4] + ['--save', whole]).output
     check_losses(output, last=5.5)  # log(300) is 5.7

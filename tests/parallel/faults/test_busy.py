@@ -1,4 +1,4 @@
-"""A worker that holds the interpreter lock longer than the silence limit: a busy worker is no hung worker."""
+"""A worker that holds the interpreter lock beyond the silence limit is waited for if it computes."""
 import numpy as np
 import pytest
 from lab.jobs import run_job

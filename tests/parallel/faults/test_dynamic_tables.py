@@ -86,7 +86,7 @@ def test_a_server_is_killed_while_tables_grow_and_expire(folders, launcher, whic
     check_end(result, launcher, rows, saved, [2])
 
 
-def test_files_that_cannot_grow_end_the_job_on_every_rank(folders):
+def test_files_that_cannot_grow_end_the_job(folders):
     """The servers may write files of 1 MB only, as on a disk that is full."""
     rows, saved = folders
     with started('full', 'horovodrun', rows, saved) as job:
@@ -99,7 +99,7 @@ def test_files_that_cannot_grow_end_the_job_on_every_rank(folders):
     assert not list(rows.iterdir())
 
 
-def test_memory_that_a_server_lacks_ends_the_job_on_every_rank(folders):
+def test_a_lack_of_memory_ends_the_job(folders):
     with start_job(BODY, 'horovodrun', workers=2, servers=2, args=['full', str(folders[1])]) as job:
         job.wait_for_output('step 1', timeout=90)
         hit(job.processes('server')[0].pid, 'memory')
@@ -107,7 +107,7 @@ def test_memory_that_a_server_lacks_ends_the_job_on_every_rank(folders):
     check_cause(result, 'net_(users|words)_weight: cannot get memory .*ulimit -v')
 
 
-def test_a_server_in_a_small_container_ends_the_job_on_every_rank(folders):
+def test_a_small_container_ends_the_job(folders):
     """The server ends the job before the system kills it."""
     with small_cgroup(CONTAINER_BYTES) as processes:
         if processes is None:
@@ -135,7 +135,7 @@ def test_a_full_disk_ends_the_job_on_every_rank(folders, settings):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root mounts file systems')
-def test_a_checkpoint_on_a_full_disk_is_refused_on_every_rank(folders):
+def test_a_full_disk_refuses_the_checkpoint_on_every_rank(folders):
     """The training goes on, and the checkpoints before stay."""
     with small_disk(str(folders[1]), '4m'):
         result = run_job(BODY, 'horovodrun', workers=2, servers=2, args=['refused', str(folders[1])], timeout=90).ok()

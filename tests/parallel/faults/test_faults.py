@@ -1,8 +1,9 @@
-"""Jobs with a failing process end non-zero in time, name the first process that failed, and leave nothing behind."""
+"""Jobs with a failing process end non-zero in time and name the first failure; strangers change nothing."""
 import re
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from lab.jobs import run_job, start_job
 from lab.processes import PATIENCE
@@ -118,3 +119,28 @@ def test_workers_that_wait_for_each_other(what):
     for rank in range(2):
         assert any(words in result.output for words in ('worker %d (host' % rank, '[mxhybrid] worker %d' % rank))
     assert result.seconds < 45 * PATIENCE  # before the time limit
+
+
+STRANGERS_BODY = BODIES / 'strangers.py'
+
+
+@pytest.mark.parametrize('launcher, said', [
+    ('horovodrun', ['closes a connection from',
+                    'ignoring a command that is not from worker 0 of this job: it is not sealed', 'sent again']),
+    ('launch.py', ['closes a connection from']),  # its servers take pickles from anybody
+])
+def test_strangers(launcher, said, tmp_path):
+    trace = tmp_path / 'trace.json'
+    result = run_job(STRANGERS_BODY, launcher, workers=2, servers=2, args=[tmp_path], timeout=120,
+                     env={'MXHYBRID_ROW_TRANSPORT': 'ps-lite', 'MXHYBRID_LOG_LEVEL': 'DEBUG',
+                          'MXHYBRID_TRACE': trace}).ok()
+    for rank in (0, 1):
+        np.testing.assert_allclose(result.results[rank]['weight'], result.results[rank]['expected'], rtol=1e-5)
+    for words in said:
+        assert words in result.output
+    assert [path.name for path in tmp_path.iterdir()] == ['trace.json']  # no side effect of a pickle
+    (secret,) = result.results[0]['secrets']
+    assert len(secret) == 64 and not result.results[1]['secrets']
+    assert result.results[0]['seen'] == result.results[0]['own'] == []
+    assert secret not in result.output and secret not in trace.read_text()
+    assert result.results[0]['commands'] > 3 and not result.results[1]['commands']

@@ -44,12 +44,12 @@ def test_other_multipliers_are_refused(job):
         assert results[rank]['multiplier']['step'] == 3 and 'lr_mult' in results[rank]['multiplier']['said']
 
 
-def test_nothing_is_updated_where_all_hear_of_it_at_once(job):
+def test_an_agreed_error_updates_nothing(job):
     results, workers = job
     assert all(results[rank]['batch-first']['kept'] for rank in range(workers))
 
 
-def test_a_worker_that_logs_the_rate_of_a_schedule_is_no_mistake(job):
+def test_logging_the_rate_of_a_schedule_is_no_mistake(job):
     results, workers = job
     assert [results[rank]['logs']['step'] for rank in range(workers)] == [None] * workers
 

@@ -71,7 +71,7 @@ def test_first_failure_is_named_and_its_status_kept(role, how, status):
     result.failed(who, 'failed first: ' + ('killed by SIGKILL' if how == 'kill' else 'exit status %d' % status))
 
 
-def test_worker_that_ends_its_servers_is_the_one_that_failed():
+def test_a_worker_that_ends_its_servers_is_named():
     result = run_job(BODY, 'launch.py', args=['--die', 'tell', '--task', '1'], timeout=20)
     assert result.returncode == 7
     result.failed('worker with DMLC_TASK_ID=1', 'failed first: exit status 7')
@@ -121,7 +121,7 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 """
 
 
-def test_launcher_that_is_killed_while_it_starts_a_process_takes_it_along():
+def test_a_killed_launcher_takes_a_starting_process_along():
     with start_command([sys.executable, '-c', DYING_LAUNCHER % str(LAUNCH)]) as job:
         assert job.wait(timeout=20).returncode == -signal.SIGKILL
 
@@ -135,11 +135,11 @@ def test_killed_launcher_takes_along_what_shells_started():
         assert job.wait(timeout=10).returncode == -signal.SIGKILL
 
 
-def test_children_that_outlive_their_worker_are_ended_with_the_job():
+def test_children_that_outlive_their_worker_are_ended():
     run_job(BODY, 'launch.py', workers=2, servers=1, args=['--leave-child'], timeout=60).ok()
 
 
-def test_servers_that_linger_after_good_workers_are_ended_and_named():
+def test_servers_that_linger_are_ended_and_named():
     result = run_job(BODY, 'launch.py', workers=2, servers=1, args=['--no-store'], timeout=60).ok()
     assert 'all workers ended with 0, but' in result.output
     assert 'server with DMLC_TASK_ID=2' in result.output
@@ -171,7 +171,7 @@ def test_environment_options():
 
 
 @pytest.mark.parametrize('dashes', [[], ['--']], ids=['plain', 'dashes'])
-def test_command_keeps_its_options_and_is_run_by_a_shell(dashes):
+def test_a_command_keeps_its_options_in_a_shell(dashes):
     script = 'import sys; print("the words are", sys.argv[1:]); sys.exit(5)'
     words = ['-n', '1', '-s', '1', '--launcher=local', *dashes, 'X=5;', sys.executable, '-c', shlex.quote(script),
              '-n', '9', '--env', 'A', '--num-workers', '4', '-h', '--queue', '$X', '--', '--p3']

@@ -56,7 +56,7 @@ def run(*args, **keywords):
 
 
 @pytest.mark.parametrize('name, status', [('nowhere', 127), ('.', 126)])
-def test_a_command_that_cannot_be_started_has_the_status_that_shells_give_it(tmp_path, name, status):
+def test_an_impossible_command_has_the_status_of_shells(tmp_path, name, status):
     command = str(tmp_path / name)
     with start_command(RESTART + ['-n', '3', '--', command]) as job:
         result = job.wait(timeout=30)
@@ -96,7 +96,7 @@ def test_a_signal_is_passed_on_and_ends_it_all(tmp_path, name):
     assert result.output.count('start ') == 1 and 'got ' + name in result.output
 
 
-def test_the_command_does_not_outlive_a_script_that_is_killed(tmp_path):
+def test_the_command_ends_with_a_killed_script(tmp_path):
     with start(tmp_path, 5, 'wait') as job:
         job.wait_for_output('waiting', timeout=20)
         job.kill(job.pid)

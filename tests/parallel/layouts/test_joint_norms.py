@@ -18,7 +18,7 @@ def test_equals_one_process_however_it_is_split(results):
             assert max(outputs, values) < (1e-10 if 'float64' in name else 1e-5), (rank, name, outputs, values)
 
 
-def test_workers_without_a_part_of_a_call_update_their_averages(results):
+def test_workers_without_a_part_update_their_averages(results):
     for rank in range(3):
         in_float64, in_float32 = results[rank]['after_a_small_batch']
         assert in_float64 < 1e-10 and in_float32 < 1e-5, (rank, in_float64, in_float32)

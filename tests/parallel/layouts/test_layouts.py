@@ -221,7 +221,7 @@ def test_custom_operators_need_arrays_of_their_own(two):
         assert len(distances) == 20 and max(distances.values()) == 0, distances
 
 
-def test_an_overflow_on_one_worker_ends_the_step_on_all(two):
+def test_an_overflow_on_one_worker_ends_all_steps(two):
     result = two['scaled']
     for rank in range(2):
         one = result.results[rank]
@@ -229,7 +229,7 @@ def test_an_overflow_on_one_worker_ends_the_step_on_all(two):
         assert one['scales'][0] == one['scales'][1] == 2 * one['scales'][2] == 2 * one['scales'][3]
 
 
-def test_tables_stay_on_the_servers_while_layers_behind_them_are_split(four):
+def test_tables_stay_on_servers_beside_split_layers(four):
     result = four['tables']
     for rank in range(4):
         assert result.results[rank]['parts'] == 4  # weights and biases of two dense layers
@@ -300,7 +300,7 @@ def uses(four):
     return [four['uses'].results[rank] for rank in range(4)]
 
 
-def test_weights_are_those_of_one_process_however_a_network_is_used(uses):
+def test_used_networks_have_the_weights_of_one_process(uses):
     for one in uses:
         assert one['differences'] and all(apart < 1e-10 for apart in one['differences'].values()), one['differences']
 
@@ -346,7 +346,7 @@ def test_a_worker_that_makes_fewer_steps_ends_the_others(two):
     assert 'give every worker the same number of steps' in two['shorter'].output
 
 
-def test_a_worker_that_dies_in_the_middle_of_redistributions_is_named(four):
+def test_a_worker_that_dies_while_redistributing_is_named(four):
     result = four['killed']
     causes = [line.partition('ends, because ')[2] for line in result.output.splitlines() if 'ends, because' in line]
     assert causes

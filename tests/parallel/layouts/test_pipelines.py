@@ -1,4 +1,4 @@
-"""Pipelines in real jobs: equality with one process, overlap, memory, and gradients of the loss that are refused."""
+"""Pipelines in real jobs equal one process, overlap their passes, save memory, and refuse bad gradients of the loss."""
 import pytest
 from lab.jobs import run_job
 
@@ -29,7 +29,7 @@ def test_a_pipeline_is_equal_to_one_process(four, name):
         assert outcome['alive'] == ALIVE[name][rank]
 
 
-def test_the_tied_weight_is_on_the_first_and_the_last_stage(four):
+def test_the_tied_weight_is_on_both_end_stages(four):
     assert [worker['outcomes']['1f1b']['tied'] for worker in four] == [[0, 3]] * 4
 
 
@@ -63,7 +63,7 @@ def test_a_stage_may_compute_an_output_of_data_alone(four):
 
 
 @pytest.mark.parametrize('by', ['workers', pytest.param('samples', marks=pytest.mark.slow)])
-def test_a_gradient_of_the_loss_that_does_not_fit_is_refused(by):
+def test_a_loss_gradient_that_does_not_fit_is_refused(by):
     result = run_job(BODIES / 'bad_head_gradient.py', 'horovodrun', workers=2, args=[by], timeout=60)
     assert result.returncode
     assert "a pipeline with schedule='1f1b': the gradient of the loss is between 1.0 and 2.0" in result.output

@@ -1,4 +1,4 @@
-"""Rules find the samples of outputs, also if dimensions are equally long: a worker gets its own samples or all."""
+"""Rules find the samples of outputs where all dimensions are equally long: a worker gets its own samples, or all."""
 import pytest
 from lab.jobs import run_job
 

@@ -1,4 +1,4 @@
-"""Redistributions of float32 are operators that MXNet calls without Python; results equal one process."""
+"""Redistributions of float32 are operators that MXNet calls without Python, and all workers number them alike."""
 import numpy as np
 import pytest
 from lab.jobs import run_job
@@ -33,3 +33,13 @@ def test_equals_one_process(results, network):
         for name, expected in steps[0]['sums'].items():
             total = sum(step['gradients'][name] for step in steps)
             np.testing.assert_allclose(total, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max(), err_msg=name)
+
+
+def test_redistributions_have_the_same_numbers_on_all_workers():
+    results = run_job(BODIES / 'idle_worker.py', 'horovodrun', workers=3, timeout=60).ok().results
+    assert [results[rank]['takes_part'] for rank in range(3)] == [True, True, False]
+    assert len({results[rank]['number'] for rank in range(3)}) == 1
+    for rank in range(3):
+        assert results[rank]['redistributions'] > 0
+        np.testing.assert_array_equal(results[rank]['gradients'], np.full(4, 2.0))
+        np.testing.assert_array_equal(results[rank]['output'], np.full((1, 6), 2.0))

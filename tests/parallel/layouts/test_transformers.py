@@ -56,6 +56,6 @@ def test_a_single_sample_is_computed_by_all(rank_groups, name):
 
 
 @pytest.mark.parametrize('name', sorted(VARIANTS))
-def test_few_heads_windows_and_experts_are_those_of_one_process(rank_groups, name):
+def test_few_heads_windows_and_experts_equal_one_process(rank_groups, name):
     plans = {2: [megatron(2)], 4: [megatron(2, 2, True)] + [megatron(4)] * (name != 'swin')}  # which has two heads
     compare(rank_groups, variant(name), plans)

@@ -1,4 +1,4 @@
-"""Whole models go in and out of networks that are split: files of gluon, exports, checkpoints, and memory."""
+"""Split networks read and write files of whole networks: files of gluon, exports and checkpoints; and their memory."""
 import json
 import shutil
 import sys
@@ -187,7 +187,7 @@ def test_networks_that_no_script_refers_to_are_released(resumed):
         assert result == {'same': [True] * 20, 'made': True, 'left': [0, 0, 0, 0], 'alive': []}
 
 
-def test_a_script_that_catches_the_error_of_an_operator_can_split_another_network(resumed):
+def test_after_a_caught_error_another_network_is_split(resumed):
     """Operators fail in MXNet's engine, on both workers or on one of them only."""
     for rank in range(2):
         result = dict(resumed[2]['failed calls'].results[rank])

@@ -143,7 +143,7 @@ def test_a_worker_that_is_killed_is_in_the_trace(tmp_path):
 
 
 @pytest.mark.parametrize('launcher, variable', [('horovodrun', 'MXHYBRID_METRICS'), ('launch.py', 'MXHYBRID_TRACE')])
-def test_a_place_that_cannot_be_written_ends_the_job_before_training(tmp_path, launcher, variable):
+def test_an_unwritable_trace_ends_the_job_before_training(tmp_path, launcher, variable):
     path = tmp_path / 'missing' / 'file'
     result = run_job(FAULTS, launcher, workers=2, args=[0, 'nothing', 0], timeout=60, env={variable: path})
     result.failed('SettingError', '%s=' % variable, str(path)[:100], 'No such file or directory')

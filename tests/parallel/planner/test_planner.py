@@ -215,7 +215,7 @@ def test_is_repeatable_by_a_seed(folder):
     assert runs[0] == runs[1]
 
 
-def test_shows_how_far_it_is_and_ends_by_ctrl_c_with_what_it_has_found(folder):
+def test_ctrl_c_ends_the_search_with_its_best_plan(folder):
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack('HHHH', 24, 100, 0, 0))  # or bars have no room
     command = [sys.executable, '-m', 'mxhybrid', 'plan', 'train.py:make_net', '--inputs', 'data=8,3,16,16',
@@ -272,7 +272,7 @@ def test_sharded_updates_are_predicted(folder):
     assert '% gathers of weights' in divided and '% gathers of weights' not in whole
 
 
-def test_a_plan_is_found_and_told_where_time_ends_before_the_search_walks(folder):
+def test_a_plan_is_found_before_the_search_walks(folder):
     output = plan(folder, '--cluster', 'cluster.json', '--budget', '1e-9', '--export', 'plan.json')
     assert ' 0 proposals in ' in output and 'give it more, with --budget' in output
     exported = json.loads((folder / 'plan.json').read_text())
@@ -283,7 +283,7 @@ def test_a_plan_is_found_and_told_where_time_ends_before_the_search_walks(folder
     assert 'operator %s has no split: add a split, or make another plan' % label in wrong
 
 
-def test_tables_are_timed_and_modules_beside_the_model_are_found(folder):
+def test_tables_are_timed_and_outside_modules_found(folder):
     (folder / 'words.py').write_text('rows = 1000')
     command = ('from mxhybrid.commands.main import main; import sys; sys.path = [path for path in sys.path if path]; '
                'sys.exit(main())')  # as the installed command, which has no working directory to import from
@@ -314,7 +314,7 @@ def test_output_that_cannot_be_written_is_reported(folder):
     assert (done.returncode, done.stderr) == (0, '')
 
 
-def test_inputs_with_the_names_of_arguments_may_be_in_any_order(folder):
+def test_inputs_named_like_arguments_have_any_order(folder):
     of = ['--cluster', 'cluster.json', '--evaluate-only']
     outputs = [plan(folder, *of, model='train.py:of_two', inputs=inputs)
                for inputs in ('image=8,12 extra=8,5', 'extra=8,5 image=8,12', 'a=8,12 b=8,5')]

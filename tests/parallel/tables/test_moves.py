@@ -53,7 +53,7 @@ def test_memory_does_not_grow_with_the_number_of_moves():
     assert [results[rank]['row'] for rank in (0, 1)] == pytest.approx([weight, weight], rel=1e-5)
 
 
-def test_auto_finds_counts_and_the_next_run_starts_from_them(tmp_path):
+def test_auto_finds_counts_that_the_next_run_uses(tmp_path):
     path = tmp_path / 'partitions.json'
     job = run_job(AUTO, 'horovodrun', workers=2, servers=2, args=[str(path)], timeout=200).ok()
     assert sorted(job.results) == [0, 1]
@@ -80,7 +80,7 @@ def test_auto_finds_counts_and_the_next_run_starts_from_them(tmp_path):
     assert json.loads(path.read_text())['workers'] == 3
 
 
-def test_a_table_that_is_no_longer_pushed_does_not_hold_up_the_search(tmp_path):
+def test_a_table_without_pushes_does_not_delay_the_search(tmp_path):
     body = tmp_path / 'body.py'
     body.write_text(
         'import mxnet as mx, numpy as np, mxhybrid\n'

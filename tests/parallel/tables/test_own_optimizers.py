@@ -47,7 +47,7 @@ def test_equals_one_process(expected, tmp_path, launcher, workers, servers, part
 
 
 @pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])
-def test_a_class_that_servers_cannot_import_ends_the_job_before_it_trains(launcher):
+def test_a_class_unknown_to_servers_ends_the_job_early(launcher):
     result = run_job(BODY, launcher, workers=2, args=['--only-here'], env=PATH, timeout=90)
     result.failed('cannot import optimizer class Ball from module nowhere', 'No module named', 'PYTHONPATH')
     assert not result.results

@@ -1,4 +1,4 @@
-"""Tables choose between servers and allreduce in mid-training; nothing but the bytes they move changes."""
+"""Tables change between servers and allreduce during training; only the bytes that they move change."""
 import pytest
 from lab.jobs import run_job
 
@@ -97,7 +97,7 @@ def test_memory_that_lacks_is_said(limits):
             assert words in values['memory']
 
 
-def test_rows_of_state_too_wide_to_be_read_keep_a_table_on_the_servers(limits):
+def test_unreadably_wide_state_keeps_a_table_on_servers(limits):
     assert 'wide travels by servers' in limits.output and ', where it does not fit' in limits.output
     assert 'fits travels by allreduce' in limits.output
 

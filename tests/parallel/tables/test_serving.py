@@ -54,7 +54,7 @@ def test_parameters_change_over_and_back(job):
             assert result.results[rank]['kind/%s/end' % name] == end, name
 
 
-def test_workers_that_share_no_rows_pull_an_nth_of_the_bytes(job):
+def test_workers_without_common_rows_pull_an_nth(job):
     result, workers, _ = job
     row, apart = 4 * 4 + 12, [result.results[rank]['apart'] for rank in range(workers)]
     union = apart[0]['union']
@@ -76,7 +76,7 @@ def test_rows_of_the_next_batch_are_asked_for_ahead(job):
 
 
 @pytest.mark.parametrize('optimizer', ['adam', 'sgd-momentum'])
-def test_updates_without_an_exchange_are_as_without_on_demand_rows(job, optimizer):
+def test_updates_without_an_exchange_ignore_on_demand_rows(job, optimizer):
     result, workers, _ = job
     reports = [result.results[rank]['local-' + optimizer] for rank in range(workers)]
     for own, off in reports:
@@ -103,7 +103,7 @@ except Exception as error:
 
 
 @pytest.mark.parametrize('others', ['step', 'wait'])
-def test_an_update_on_one_worker_names_the_setting_that_allows_it(tmp_path, others):
+def test_an_update_on_one_worker_names_the_setting(tmp_path, others):
     body = tmp_path / 'body.py'
     body.write_text(ALONE % 'update_alone(case, 1) if worker.rank else %s' % {
         'step': 'fit(worker, case.net, case.trainer, steps=1)', 'wait': 'worker.barrier()'}[others])

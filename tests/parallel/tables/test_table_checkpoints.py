@@ -42,7 +42,7 @@ def test_servers_write_their_partitions(alone, together):
     assert_same_training(alone, *together)
 
 
-def test_worker_0_fetches_files_from_hosts_that_do_not_see_the_directory(alone, tmp_path):
+def test_worker_0_fetches_files_of_hosts_without_the_directory(alone, tmp_path):
     result = run(*SERVERS_WRITE, '--part', 'save', '--directory', str(tmp_path / 'saved'), '--unseen',
                  TMPDIR=str(tmp_path)).ok()
     assert [path.name for path in tmp_path.iterdir()] == ['saved']  # servers leave no files
@@ -72,7 +72,7 @@ def test_another_job_goes_on(alone, together, launcher, workers, servers, partit
     assert_equal(result, alone[0], workers)
 
 
-def test_worker_0_sends_rows_to_hosts_that_do_not_see_the_files(alone, together):
+def test_worker_0_sends_rows_to_hosts_without_the_files(alone, together):
     result = run(*SERVERS_WRITE, '--part', 'resume', '--directory', together[1], '--unseen').ok()
     assert_equal(result, alone[0], 2)
 

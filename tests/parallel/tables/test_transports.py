@@ -11,7 +11,7 @@ from . import BODIES
 BODY = BODIES / 'transports.py'
 
 
-def test_where_one_worker_lacks_the_compiled_part_all_do_without_and_that_is_said_once():
+def test_all_do_without_the_lane_if_one_must():
     result = run_job(BODY, 'horovodrun', workers=2, args=['--without', '1']).ok()
     assert [result.results[rank]['link'] for rank in range(2)] == ['PsLiteLink', 'PsLiteLink']
     assert result.output.count('rows travel by ps-lite') == 1
@@ -27,7 +27,7 @@ def test_workers_that_share_memory_with_no_server_do_without(launcher):
 
 
 @pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])
-def test_workers_of_two_users_on_a_host_do_without_and_both_are_named(launcher):
+def test_workers_of_two_users_do_without_the_lane(launcher):
     result = run_job(BODY, launcher, workers=2, args=['--other-user']).ok()
     assert [result.results[rank]['link'] for rank in range(2)] == ['PsLiteLink', 'PsLiteLink']
     why = r'worker \d runs as user %d, and a server of its host as user %d, and only processes of one user share memory'
@@ -35,7 +35,7 @@ def test_workers_of_two_users_on_a_host_do_without_and_both_are_named(launcher):
 
 
 @pytest.mark.parametrize('setting', ['WIRE', 'DENSE'])
-def test_a_lane_that_cannot_be_is_refused_on_every_worker(setting):
+def test_an_impossible_lane_is_refused_on_every_worker(setting):
     why = 'worker 1 cannot: the compiled part of mxhybrid is missing'
     job = run_job(BODY, 'horovodrun', workers=2, args=['--without', '1'], env={'MXHYBRID_' + setting: 'lane'})
     result = job.failed(why)

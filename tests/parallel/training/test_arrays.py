@@ -47,7 +47,7 @@ def test_convolutions_equal_one_process(alone, together, updates):
 
 
 @pytest.mark.parametrize('job', ['scope', 'scope, allreduce', 'launch.py'])
-def test_arrays_of_mxhybrid_are_on_the_host_whatever_the_current_device(request, tmp_path, job):
+def test_arrays_of_mxhybrid_are_always_on_the_host(request, tmp_path, job):
     if job == 'launch.py':
         result = run_job(SCOPE, job, workers=2, timeout=90, env={
             'MXHYBRID_ROW_TRANSPORT': 'ps-lite', 'SCOPE_DIRECTORY': str(scope_directory(tmp_path))}).ok()

@@ -1,4 +1,4 @@
-"""wire_dtype=float16: every rounding is one that is documented, and errors stay within the bounds that follow."""
+"""wire_dtype=float16 rounds only where this is documented, and errors stay within the bounds that follow."""
 import numpy as np
 import pytest
 from lab.jobs import run_job
@@ -74,7 +74,7 @@ def test_no_other_roundings_than_those_documented(alone, together):
     assert_found(result['by_allreduce'], together, 'by_allreduce')  # a table moved there in mid-training, unrounded
 
 
-def test_on_the_lane_rows_that_stay_on_a_host_are_rounded_when_they_are_pulled(body, alone, three):
+def test_local_rows_on_the_lane_are_rounded_when_pulled(body, alone, three):
     result = three['wire']
     assert sorted(result.results) == [0, 1, 2]
     expected = alone['pulled']['outcomes']
@@ -109,7 +109,7 @@ def test_errors_stay_within_the_bounds_that_follow_from_float16(body, alone, tog
         assert (np.abs(rounded['dense'][step] - sum(parts)) <= rounding.sum_bound(parts)).all()
 
 
-def test_overflow_reaches_the_weights_and_is_warned_of_by_name(together):
+def test_overflow_reaches_the_weights_and_warns_by_name(together):
     for values in together.results.values():
         for key in ('90', '91'):
             np.testing.assert_array_equal(values['warned'][key], [[-np.inf] * 6, [0] * 6])
@@ -129,7 +129,7 @@ def test_on_the_lane_overflow_is_warned_of_too(tmp_path):
         assert 0 < len(said) <= 2, (name, said)
 
 
-def test_another_setting_other_types_on_servers_and_another_cut_are_refused(together):
+def test_other_settings_types_and_cuts_are_refused(together):
     for values in together.results.values():
         setting, unknown, double, half, pushed, cut = values['problems']
         assert "MXHYBRID_WIRE_DTYPE='float32'" in setting and 'float16' in setting
@@ -165,7 +165,7 @@ def test_training_comes_close_to_float32(three):
         assert max(errors) > comparing.TOLERANCE['atol']  # it did travel as float16
 
 
-def test_resumed_training_changes_no_bit_and_a_loss_scaler_skips_overflow(tmp_path):
+def test_resumed_training_keeps_bits_and_skips_overflow(tmp_path):
     kinds = ('weight/adam', 'gradient/adam')
     scaled = ('overflow/weight', 'overflow/gradient')
     cases = ['%s/%s' % (what, kind) for kind in kinds for what in ('save', 'resume')]

@@ -1,4 +1,4 @@
-"""Sharded updates: each worker updates rows of the weights and keeps their optimizer state; one process is equal."""
+"""Sharded updates: each worker updates rows of the weights and keeps their state; the results equal one process."""
 import re
 
 import numpy as np
@@ -49,7 +49,7 @@ def test_report_has_the_bytes_of_state(results):
     assert abs(held - 8 * (7 * 6 + 11 * 8 + 3 * 12)) < 3
 
 
-def test_optimizers_and_calls_that_cannot_be_sharded_are_refused_on_every_rank(results):
+def test_impossible_sharding_is_refused_everywhere(results):
     for values in results.results.values():
         for name, said in values['said'].items():
             words = (['without allreduce_grads()', 'shard_updates=1', 'trainer.step(batch_size)'] if name == 'update'
@@ -57,7 +57,7 @@ def test_optimizers_and_calls_that_cannot_be_sharded_are_refused_on_every_rank(r
             assert all(word in said for word in words), (name, said)
 
 
-def test_updates_on_the_store_are_not_sharded_and_the_log_says_so(results):
+def test_updates_on_the_store_are_logged_as_unsharded(results):
     assert results.output.count('shard_updates=1 has no effect: the store updates the weights '
                                 '(update_on_kvstore=True)') == 1
     for values in results.results.values():

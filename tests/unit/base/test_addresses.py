@@ -10,7 +10,7 @@ from mxhybrid.base.errors import SettingError
 pytestmark = pytest.mark.both_pythons
 
 
-def test_a_reserved_port_is_kept_for_a_server_that_reuses_addresses():
+def test_a_reserved_port_stays_free_for_its_server():
     with addresses.reserve_port('127.0.0.1') as reservation:
         address = reservation.getsockname()
         with socket.socket() as other, pytest.raises(OSError, match='in use'):
@@ -66,7 +66,7 @@ def test_a_host_name_with_a_network_address_passes(monkeypatch):
 
 
 @pytest.mark.parametrize('address', ['127.0.0.1', '127.0.1.1'])
-def test_a_host_name_on_loopback_is_refused_with_the_line_to_write(monkeypatch, address):
+def test_a_loopback_host_name_is_refused_with_its_remedy(monkeypatch, address):
     name_resolves(monkeypatch, address)
     with pytest.raises(SettingError) as caught:
         addresses.check_host_name()
@@ -81,7 +81,7 @@ def test_loopback_will_do_on_one_host(monkeypatch):
 
 
 @pytest.mark.parametrize('several_hosts', [False, True])
-def test_a_host_name_that_does_not_resolve_is_refused_with_the_line_to_write(monkeypatch, several_hosts):
+def test_an_unresolved_host_name_is_refused_with_its_remedy(monkeypatch, several_hosts):
     name_resolves(monkeypatch, socket.gaierror(-2, 'Name or service not known'))
     with pytest.raises(SettingError) as caught:
         addresses.check_host_name(several_hosts)

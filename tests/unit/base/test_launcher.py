@@ -1,4 +1,4 @@
-"""Variables of launchers: every launcher, MPI and PMI, and processes that only inherit a member's variables."""
+"""Variables of each launcher, of MPI and PMI, and processes that only inherit the variables of a member."""
 import os
 
 import pytest
@@ -31,7 +31,7 @@ BY_HOROVODRUN = {'HOROVOD_GLOO_RENDEZVOUS_ADDR': '10.0.0.1', 'HOROVOD_GLOO_RENDE
     (BY_LAUNCH_PY, BY_HOROVODRUN, 'horovodrun'), (BY_HOROVODRUN, BY_LAUNCH_PY, 'launch.py'),
     (BY_LAUNCH_PY, {'DMLC_PS_ROOT_PORT': '9092'}, 'launch.py'),
     (BY_HOROVODRUN, {'HOROVOD_GLOO_RENDEZVOUS_PORT': '8'}, 'horovodrun')])
-def test_variables_of_a_member_count_only_if_a_launcher_has_changed_them(monkeypatch, member, started, name):
+def test_unchanged_variables_of_a_member_do_not_count(monkeypatch, member, started, name):
     for variable in list(os.environ):
         if variable.startswith(launcher.OF_HOROVODRUN + launcher.OF_LAUNCH_PY):
             monkeypatch.delenv(variable)
@@ -105,7 +105,7 @@ def test_a_launcher_that_has_started_several_tasks_is_named(prefix, words):
     (variables(PMI, None, 1), 'PMI_RANK=1'), (variables(TORCHRUN, None, 3), 'RANK=3'),
     # One task of an MPI in a step of several: whether each task of the step has started an MPI is not known.
     (dict(variables(OPEN_MPI, 1, 0), **variables(SLURM, 4, 0)), 'SLURM_STEP_NUM_TASKS=4, SLURM_PROCID=0')])
-def test_variables_that_only_hint_at_several_tasks_are_not_certain(environ, said):
+def test_hints_at_several_tasks_are_not_certain(environ, said):
     tasks = launcher.several_tasks(environ)
     assert tasks.said == said and not tasks.certain
 
@@ -123,7 +123,7 @@ def test_the_launcher_within_another_one_counts():
     assert launcher.several_tasks(dict(within_slurm, **variables(HOROVOD, 3, 0))).launcher == 'horovodrun'
 
 
-def test_a_process_that_a_member_starts_is_no_task_of_its_launcher(monkeypatch):
+def test_a_child_of_a_member_is_no_task(monkeypatch):
     for name, value in dict(BY_HOROVODRUN, **variables(SLURM, 2, 0)).items():
         monkeypatch.setenv(name, value)
     known = launcher.membership().replace(str(os.getpid()), str(os.getppid()), 1)

@@ -13,7 +13,7 @@ from mxhybrid.base.local_sockets import Left, Listener, connect, differ_in_user,
 pytestmark = pytest.mark.both_pythons
 
 
-def test_a_process_that_has_left_raises_the_same_error_everywhere():
+def test_a_process_that_left_raises_one_error_everywhere():
     listener = Listener()
     mine = connect(listener.name)
     theirs = listener.accept(1)
@@ -48,7 +48,7 @@ def test_a_message_that_is_too_long_is_not_sent():
         each.close()
 
 
-def test_another_user_who_connects_without_end_does_not_keep_a_process_waiting_beyond_its_deadline(monkeypatch):
+def test_another_user_cannot_delay_the_deadline(monkeypatch):
     listener, ended = Listener(), threading.Event()
 
     def call():
@@ -73,7 +73,7 @@ def test_another_user_who_connects_without_end_does_not_keep_a_process_waiting_b
         listener.close()
 
 
-def test_one_process_is_accepted_at_a_time_and_none_is_waited_for():
+def test_one_process_is_accepted_at_a_time():
     listener = Listener()
     assert listener.accept_one() is None
     ends = [connect(listener.name) for _ in range(2)]
@@ -87,7 +87,7 @@ def test_one_process_is_accepted_at_a_time_and_none_is_waited_for():
     listener.close()
 
 
-def test_a_listener_that_accepts_nothing_is_waited_for_with_a_limit(monkeypatch):
+def test_waiting_for_a_listener_has_a_limit(monkeypatch):
     monkeypatch.setattr(local_sockets, '_CONNECT_S', 1)
     listener, waiting = Listener(), []
     with pytest.raises(JobError, match='accepted no connection within 1 s'):

@@ -1,4 +1,4 @@
-"""Free memory, the kernel's word or a container's limit where that is less; endings of processes in words."""
+"""Free memory, by the kernel or the limit of a container, whichever is less; and the end of a process in words."""
 import signal
 import subprocess
 
@@ -56,7 +56,7 @@ def test_the_memory_of_machine_or_container(tmp_path, contents, expected):
     assert total_bytes(files(tmp_path, proc__meminfo=MEMINFO, **contents)) == expected
 
 
-def test_memory_that_cannot_be_had_has_a_remedy_and_other_errors_have_none():
+def test_only_a_lack_of_memory_has_a_remedy():
     with pytest.raises(MemoryError) as refused:
         np.empty(1 << 60, np.uint8)
     for error in (refused.value, MemoryError(), RuntimeError('std::bad_alloc')):

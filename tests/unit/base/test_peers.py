@@ -99,7 +99,7 @@ def test_a_process_with_another_secret_is_refused(doors):
     assert 'raise MXHYBRID_TIMEOUT' in str(found[0])
 
 
-def test_a_stranger_at_the_address_of_a_process_is_refused(doors):
+def test_a_stranger_at_the_address_is_refused(doors):
     """The stranger knows the messages of a process, but not the secret."""
     def pretend():
         sock, _ = doors[0].accept()

@@ -1,4 +1,4 @@
-"""The processes that are the command, and get a package without MXNet."""
+"""The commands that work without MXNet get a package that does not import it."""
 import os
 import subprocess
 import sys

@@ -78,7 +78,7 @@ def test_variables_carry_the_projects_prefix():
     ('wire_dtype', 'float16', (('*', 'float16'),), np.dtype('float32'), (('*', 'float32'),)),
     ('wire_dtype', 'e*=int8, *=float16', (('e*', 'int8'), ('*', 'float16')), {'f*': np.int8}, (('f*', 'int8'),)),
 ])
-def test_a_keyword_wins_over_the_environment_which_wins_over_the_default(name, text, from_text, value, from_value):
+def test_keyword_wins_over_environment_over_default(name, text, from_text, value, from_value):
     environ = {variable(name): text}
     assert getattr(resolve({}, environ), name) == from_text
     assert getattr(resolve({name: value}, environ), name) == from_value
@@ -193,7 +193,7 @@ def test_partition_files_are_absolute_and_no_directories(tmp_path):
         assert problem({'partition_file': value}).startswith('partition_file=%r is not a path' % (value,))
 
 
-def test_errors_about_values_have_the_name_that_the_user_gave(tmp_path):
+def test_errors_about_values_have_the_users_name(tmp_path):
     assert problem({'partition_file': str(tmp_path)}).startswith('partition_file=%r is a directory' % str(tmp_path))
     assert problem({}, {'MXHYBRID_PARTITION_FILE': str(tmp_path)}).startswith('MXHYBRID_PARTITION_FILE=')
 
@@ -219,7 +219,7 @@ def test_no_match_means_the_default():
     assert resolve({}, {}).partitions_for('decoder') is None
 
 
-def test_patterns_look_at_case_and_may_hold_an_equals_sign():
+def test_patterns_respect_case_and_equals_signs():
     settings = resolve({'partitions': 'Embed*=8,a=b=3'}, {})
     assert settings.partitions_for('embed0') is None
     assert settings.partitions_for('a=b') == 3
@@ -357,7 +357,7 @@ def test_values_that_are_not_paths_are_refused(name, value):
 
 
 @pytest.mark.parametrize('value', ['half', 'fp16', 'bfloat16', 'float64', 'Float16', '', 16, True, []], ids=repr)
-def test_other_types_on_the_wire_are_refused_with_those_that_work(value):
+def test_other_wire_types_are_refused_with_a_list(value):
     text = problem({'wire_dtype': value})
     assert text.startswith('wire_dtype=%r is not a type' % (value,))
     assert "'float32', 'float16' or 'int8'" in text and "'embed*=int8,*=float16'" in text
@@ -379,7 +379,7 @@ def test_float32_travels_unchanged_by_default():
     assert resolve({'wire_dtype': 'float16'}, {}).may_travel_as('float16')
 
 
-def test_the_type_on_the_wire_follows_the_first_pattern_that_matches():
+def test_the_first_matching_pattern_gives_the_wire_type():
     settings = resolve({'wire_dtype': {'*embed*': 'int8', 'net*': np.float16}}, {})
     assert [settings.wire_dtype_for(name) for name in ('net_embed0_weight', 'net_dense0_bias', 'other')] == [
         'int8', 'float16', 'float32']
@@ -414,13 +414,13 @@ def test_values_are_shown_as_a_user_writes_them(name, text, written):
     assert getattr(resolve({}, {variable(name): again}), name) == value
 
 
-def test_a_setting_without_a_value_is_shown_as_not_set():
+def test_a_setting_without_a_value_is_not_set():
     assert as_written(Settings().partitions) == 'not set'
     assert as_written(Settings().routes) == 'not set'
     assert as_written(resolve({'routes': 'auto'}, {}).routes) == "'auto'"
 
 
-def test_settings_that_differ_between_workers_are_named_with_rank_and_values():
+def test_settings_that_differ_are_named_with_ranks():
     same, other = (resolve({'partitions': value}, {}).shared() for value in ('embed*=8', 'embed*=4'))
     check_equal([same, same, same])
     with pytest.raises(SettingError) as caught:
@@ -429,7 +429,7 @@ def test_settings_that_differ_between_workers_are_named_with_rank_and_values():
                                  "workers the same value")
 
 
-def test_the_help_of_create_shows_every_setting_and_its_default():
+def test_the_help_of_create_shows_every_default():
     text = mxhybrid.create.__doc__
     for name in ('partitions, MXHYBRID_PARTITIONS=not set', 'on_demand_rows, MXHYBRID_ON_DEMAND_ROWS=1',
                  'stall_timeout, MXHYBRID_STALL_TIMEOUT=600.0'):

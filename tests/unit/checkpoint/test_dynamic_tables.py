@@ -343,7 +343,7 @@ def test_a_long_chain_needs_few_descriptors(tmp_path, monkeypatch):
     assert second.fit(1, 3) == training.fit(1, 3)
 
 
-def test_a_chain_with_many_files_ends_with_a_whole_checkpoint(tmp_path, monkeypatch):
+def test_a_chain_of_many_files_ends_whole(tmp_path, monkeypatch):
     training = Training()
     training.fit(0, 1)
 

@@ -95,7 +95,7 @@ def test_pieces_have_to_make_the_shape(tmp_path, count):
         writer.add('a', (2, 5), 'float32', [np.ones(count)])
 
 
-def test_a_dtype_without_a_name_in_the_format_is_refused(tmp_path):
+def test_a_dtype_unknown_to_the_format_is_refused(tmp_path):
     with pytest.raises(InputError, match='a is complex128'), Writer(str(tmp_path)) as writer:
         writer.add('a', (2,), 'complex128', [np.ones(2)])
 
@@ -151,7 +151,7 @@ def test_files_that_cannot_grow_leave_what_was(tmp_path, limit, elements):
     assert_whole(newest(str(tmp_path)), 1)
 
 
-def test_files_and_directories_are_flushed_before_the_name_is_there(tmp_path, monkeypatch):
+def test_files_are_flushed_before_they_are_named(tmp_path, monkeypatch):
     """Every file is flushed once written, then its directory, all before the rename; the parent directory after it."""
     calls, fsync, rename = [], os.fsync, os.rename
 

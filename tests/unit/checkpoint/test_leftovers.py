@@ -41,7 +41,7 @@ def warnings(caplog):
     return [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
 
 
-def test_a_checkpoint_that_was_moved_away_and_linked_back_loses_its_link_alone(tmp_path, caplog):
+def test_a_checkpoint_behind_a_link_loses_the_link(tmp_path, caplog):
     directory, elsewhere = tmp_path / 'run', tmp_path / 'archive'
     path = write(directory, 1)
     os.rename(path, str(elsewhere))
@@ -97,7 +97,7 @@ ODD = {
 
 @pytest.mark.parametrize('name', ['.writing', '.removing', '.writing-1', '00000001-step-0'])
 @pytest.mark.parametrize('odd', ODD)
-def test_files_with_names_of_checkpoints_are_removed_and_no_others(tmp_path, caplog, odd, name):
+def test_only_files_with_names_of_checkpoints_are_removed(tmp_path, caplog, odd, name):
     directory, mine = tmp_path / 'run', tmp_path / 'mine'
     directory.mkdir()
     mine.mkdir()
@@ -114,7 +114,7 @@ def test_files_with_names_of_checkpoints_are_removed_and_no_others(tmp_path, cap
 
 
 @pytest.mark.parametrize('name', ['.writing', '.removing'])
-def test_a_leftover_that_cannot_be_removed_is_told_of_once(tmp_path, caplog, undeletable, name):
+def test_a_leftover_that_stays_is_logged_once(tmp_path, caplog, undeletable, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / 'stuck').write_bytes(b'')
     (tmp_path / name / 'large').write_bytes(b'')
@@ -128,7 +128,7 @@ def test_a_leftover_that_cannot_be_removed_is_told_of_once(tmp_path, caplog, und
     assert str(tmp_path / name) in warning and 'Permission denied' in warning and 'left' in warning
 
 
-def test_old_checkpoints_that_cannot_be_removed_are_told_of_once_each(tmp_path, caplog, undeletable):
+def test_old_checkpoints_that_stay_are_logged_once(tmp_path, caplog, undeletable):
     undeletable('00000.safetensors')
     for step in range(1, 6):
         write(tmp_path, step, keep=2)
@@ -162,7 +162,7 @@ def test_a_checkpoint_that_cannot_be_renamed_stays_whole(tmp_path, caplog, monke
     assert len(warnings(caplog)) == 2 and all('busy' in text for text in warnings(caplog))
 
 
-def test_a_socket_with_the_name_of_a_checkpoint_is_left(tmp_path, monkeypatch, caplog):
+def test_a_socket_named_like_a_checkpoint_stays(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)  # names of sockets are short
     named_socket('00000001-step-0')
     for step in (1, 2, 3):
@@ -171,7 +171,7 @@ def test_a_socket_with_the_name_of_a_checkpoint_is_left(tmp_path, monkeypatch, c
     assert len(warnings(caplog)) == 1
 
 
-def test_a_file_system_mounted_in_an_old_checkpoint_is_not_emptied(tmp_path, monkeypatch, caplog):
+def test_a_file_system_in_a_checkpoint_keeps_files(tmp_path, monkeypatch, caplog):
     path = write(tmp_path / 'with space', 1)
     os.mkdir(os.path.join(path, 'data'))
     point = os.path.join(os.path.realpath(path), 'data')

@@ -1,7 +1,7 @@
 """The records of the shards of a weight are combined, or refused."""
 import pytest
 
-from mxhybrid import InputError
+from mxhybrid.base.errors import InputError
 from mxhybrid.checkpoint.split_weights import combined
 
 

@@ -32,7 +32,7 @@ def test_finite_is_what_numpy_calls_finite():
 
 
 @given(any_float32)
-def test_rounding_stays_within_the_documented_bound_and_overflows_where_documented(value):
+def test_rounding_and_overflow_are_as_documented(value):
     with np.errstate(over='ignore'):
         half = float(np.float32(value).astype(np.float16))
     if abs(value) <= wire.LARGEST:

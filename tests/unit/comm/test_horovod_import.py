@@ -1,4 +1,4 @@
-"""Horovod's library and those that it needs stay out of the symbols that all modules of the process see."""
+"""Horovod's library, and the libraries that it needs, export no symbols to other modules of the process."""
 import ctypes
 import importlib
 

@@ -1,4 +1,4 @@
-"""mxhybrid doctor, on this host and with conditions that are really broken."""
+"""mxhybrid doctor on this host, and under conditions that are really broken."""
 import json
 import os
 import resource

@@ -29,7 +29,7 @@ def test_horovod_waits_longer_than_mxhybrid_which_names_missing_workers(limits, 
     assert CYCLE not in os.environ
 
 
-def test_horovod_looks_less_often_where_it_does_not_sum_gradients():
+def test_horovod_without_gradients_looks_less_often():
     prepare_horovod(Limits(), True)
     assert os.environ[CYCLE] == '25'
 

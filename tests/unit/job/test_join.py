@@ -14,7 +14,7 @@ from mxhybrid.telemetry.session import Session
 pytestmark = pytest.mark.both_pythons
 
 
-def test_a_job_of_one_process_has_no_servers_and_needs_no_other_process(monkeypatch):
+def test_one_process_joins_without_servers_or_others(monkeypatch):
     for name in os.environ:
         if name.startswith(launcher.OF_HOROVODRUN + launcher.OF_LAUNCH_PY):
             monkeypatch.delenv(name)

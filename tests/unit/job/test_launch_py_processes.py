@@ -42,7 +42,7 @@ def sleeper():
         process.stdout.close()
 
 
-def test_only_the_named_roles_of_the_same_job_are_ended(sleeper):
+def test_only_named_roles_of_the_job_are_ended(sleeper):
     uri, port = 'host-' + uuid.uuid4().hex, '9091'
     same = {'DMLC_PS_ROOT_URI': uri, 'DMLC_PS_ROOT_PORT': port}
     ended = [sleeper(DMLC_ROLE='server', **same), sleeper(DMLC_ROLE='scheduler', **same)]
@@ -89,7 +89,7 @@ def test_processes_that_a_worker_has_started_are_spared(sleeper, tmp_path):
         worker.stdout.close()
 
 
-def test_a_server_behind_a_program_that_started_it_is_ended():
+def test_a_server_behind_another_program_is_ended():
     same = {'DMLC_PS_ROOT_URI': 'host-' + uuid.uuid4().hex, 'DMLC_PS_ROOT_PORT': '9091', 'DMLC_ROLE': 'server'}
     program = ("import subprocess, sys\n"
                "child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; print(1, flush=True); "
@@ -119,7 +119,7 @@ def test_a_server_behind_a_program_that_started_it_is_ended():
             os.kill(inner, signal.SIGKILL)
 
 
-def test_a_failing_program_that_a_worker_starts_before_it_joins_ends_nothing():
+def test_a_failing_program_before_the_join_ends_nothing():
     program = ("import subprocess, sys\n"
                "print(subprocess.run([sys.executable, '-c', 'import mxhybrid; raise ValueError()']).returncode)")
     variables = dict(os.environ, DMLC_ROLE='worker', DMLC_PS_ROOT_URI='host-' + uuid.uuid4().hex,

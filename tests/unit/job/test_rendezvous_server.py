@@ -59,7 +59,7 @@ class _HeldSelector(selectors.DefaultSelector):
         return super().select(timeout)
 
 
-def test_a_client_may_leave_at_the_moment_of_its_answer(monkeypatch):
+def test_a_client_may_leave_while_it_is_answered(monkeypatch):
     """A call of select() returns a value, and then the end of the connection that waits for it."""
     monkeypatch.setattr(selectors, 'DefaultSelector', _HeldSelector)
     server = RendezvousServer('127.0.0.1')

@@ -50,7 +50,7 @@ def test_a_limit_counts_from_the_last_arrival(address, monkeypatch):
     assert calls[0].extension(120.0) == 120.0
 
 
-def test_clocks_that_are_ahead_extend_a_limit_by_a_multiple_of_it_at_most(address, monkeypatch):
+def test_clocks_ahead_extend_a_limit_by_a_bound(address, monkeypatch):
     call = RollCall(address, 0, 1)
     monkeypatch.setattr('mxhybrid.job.roll_call.time', types.SimpleNamespace(time=lambda: time.time() + 1e6))
     call.answer()
@@ -78,7 +78,7 @@ def test_a_launcher_that_is_gone_is_named(gone):
     assert 'does not answer' in call.missing()
 
 
-def test_a_worker_that_starts_ends_with_the_launcher_and_one_that_has_joined_does_not(address, gone):
+def test_only_a_starting_worker_ends_with_the_launcher(address, gone):
     program = ('import sys, time\nfrom mxhybrid.job.roll_call import RollCall\n'
                'call = RollCall(("127.0.0.1", int(sys.argv[1])), 1, 2)\ncall.answer()\ncall.watch()\n'
                'if sys.argv[2] == "joined":\n    call.joined()\ntime.sleep(float(sys.argv[3]))')

@@ -1,4 +1,4 @@
-"""Servers and scheduler of a job: how they are started, watched and ended."""
+"""Servers and scheduler of a job: how they are started, watched and ended, and the cause that a worker names then."""
 import json
 import os
 import re
@@ -7,11 +7,16 @@ import socket
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from lab.launchers import REPOSITORY
 
+from mxhybrid.job import guard as guard_module
+from mxhybrid.job.guard import Guard
 from mxhybrid.job.server_processes import ServerProcesses
+
+from .test_launch_py_processes import until
 
 pytestmark = pytest.mark.both_pythons
 
@@ -46,15 +51,7 @@ def start_servers(tmp_path, monkeypatch):
             process.wait()
 
 
-def until(condition):
-    """Wait for a condition, half a minute at most."""
-    deadline = time.monotonic() + 30
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert condition()
-
-
-def test_servers_get_their_role_and_parent_but_no_variables_of_workers(start_servers, tmp_path, monkeypatch):
+def test_servers_get_no_variables_of_workers(start_servers, tmp_path, monkeypatch):
     for name in ('HOROVOD_RANK', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK', 'DMLC_ROLE'):
         monkeypatch.setenv(name, '3')
     monkeypatch.setenv('KEPT', 'yes')
@@ -81,7 +78,7 @@ open(os.environ['OUT'], 'w').write(repr((secret, secret in seen, os.environ['DML
 """ % str(REPOSITORY)
 
 
-def test_servers_wait_for_their_instructions_and_keep_the_secret_out_of_the_environment(start_servers, tmp_path,
+def test_servers_wait_for_instructions_and_hide_the_secret(start_servers, tmp_path,
                                                                                        monkeypatch):
     monkeypatch.setenv('OUT', str(tmp_path / 'out'))
     servers, _ = start_servers(READ_INSTRUCTIONS)
@@ -113,7 +110,7 @@ def test_a_server_that_died_before_its_instructions_is_reported(start_servers):
     assert deaths == ['the server with pid %d on host %s ended with exit status 3' % (pid, socket.gethostname())]
 
 
-def test_servers_have_the_import_path_of_this_process_and_nothing_else(start_servers, tmp_path, monkeypatch):
+def test_servers_have_only_the_import_path(start_servers, tmp_path, monkeypatch):
     planted = tmp_path / 'elsewhere'
     planted.mkdir()
     for name in ('secrets', 'beside'):
@@ -140,14 +137,14 @@ def test_servers_outlive_the_thread_that_started_them(start_servers):
     assert not deaths and servers._processes[0][1].poll() is None
 
 
-def test_a_process_that_cannot_be_started_is_an_error_of_the_caller(start_servers, monkeypatch):
+def test_an_impossible_start_is_the_callers_error(start_servers, monkeypatch):
     servers, _ = start_servers('')
     monkeypatch.setattr(sys, 'executable', '/nonexistent/python')
     with pytest.raises(FileNotFoundError, match='/nonexistent/python'):
         servers.start('server')
 
 
-def test_the_death_of_a_server_is_reported_once_with_its_role_and_status(start_servers):
+def test_the_death_of_a_server_is_reported_once(start_servers):
     servers, deaths = start_servers('import time; time.sleep(60)')
     servers.start('scheduler')
     servers.start('server')
@@ -169,3 +166,17 @@ def test_servers_may_end_after_wait_for_exit_and_must(start_servers, monkeypatch
     assert servers._processes[0][1].returncode == -signal.SIGKILL
     time.sleep(0.8)
     assert not deaths
+
+
+SILENCE = 'worker 0, which watches the job, has been silent for 5 s: it hangs'
+
+
+@pytest.mark.parametrize('silence, cause', [(None, 'the server ended'), (SILENCE, SILENCE)])
+def test_a_silent_worker_0_outranks_an_ended_server(monkeypatch, silence, cause):
+    sent, failures, texts = [], [], []
+    guard = Guard(SimpleNamespace(), SimpleNamespace(fail=failures.append), None)
+    guard.lifeline = SimpleNamespace(send=sent.append, suspected_silence=lambda: silence)
+    monkeypatch.setattr(guard_module, 'leave', lambda text, cleanup: texts.append(text))
+    guard._server_died('the server ended')
+    assert sent == [{'server_died': 'the server ended'}]
+    assert failures == [cause] and texts == [' ends, because ' + cause]

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.both_pythons
 ASKED = Settings(row_transport='lane')
 
 
-def test_every_worker_needs_a_server_of_its_host_and_user():
+def test_every_worker_needs_a_server_beside_it():
     assert is_served(ASKED, 0, ['boot/1/7', 'boot/1/7', 'other/1/7'], ['boot/1/7', 'other/1/7'])
     assert not is_served(Settings(), 1, ['boot/1/7', 'boot/1/8'], ['boot/1/7'])
     with pytest.raises(SettingError, match="^MXHYBRID_ROW_TRANSPORT='lane', but worker 1 runs as user 8, and a server "

@@ -56,7 +56,7 @@ def test_equals_batch_norm_and_pooling(shape, shares, position, fixes_gamma, rec
 
 @pytest.mark.parametrize('rectifies', [False, True])
 @pytest.mark.parametrize('columns', [6, 16])
-def test_the_first_of_equal_values_in_a_window_has_the_gradient(columns, rectifies):
+def test_the_first_of_equal_values_has_the_gradient(columns, rectifies):
     arrays = drawn((2, 4, 8, columns), 1)
     arrays['data'] = np.random.RandomState(2).randint(0, 3, arrays['data'].shape).astype('float32')
     arrays['gamma'][:] = 1, -1, 0, 0  # with 0, all normalized values are equal

@@ -16,14 +16,14 @@ def problem(function, *args):
     return str(caught.value)
 
 
-def test_one_key_takes_one_array_or_a_list_of_them():
+def test_one_key_takes_an_array_or_a_list():
     a, b = mx.nd.zeros(1), mx.nd.zeros(1)
     assert pairs('push', 3, a) == [(3, [a])]
     assert pairs('push', 'w', [a, b]) == [('w', [a, b])]
     assert pairs('push', np.int64(3), (a, b)) == [(3, [a, b])]
 
 
-def test_a_list_of_keys_takes_a_value_or_a_list_for_each():
+def test_keys_take_a_value_or_a_list_each():
     a, b, c = mx.nd.zeros(1), mx.nd.zeros(1), mx.nd.zeros(1)
     assert pairs('push', ['x', 'y'], [a, [b, c]]) == [('x', [a]), ('y', [b, c])]
     assert pairs('push', (1,), (a,)) == [(1, [a])]
@@ -81,7 +81,7 @@ def route(key, sparse=False):
     return SimpleNamespace(key=key, name=str(key), shape=(2,), dtype=np.dtype('float32'), sparse=sparse, rows=2)
 
 
-def test_a_pushpull_that_repeats_the_last_is_not_checked_again():
+def test_a_repeated_pushpull_is_not_checked_again():
     backend = SimpleNamespace(routes={0: route(0), 1: route(1)})
     arguments = CallArguments(backend, True)
     a, b, c = mx.nd.zeros(2), mx.nd.zeros(2), mx.nd.zeros(2)

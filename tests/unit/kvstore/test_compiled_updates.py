@@ -207,7 +207,7 @@ def test_other_optimizers_are_left_to_mxnet(started, make):
     assert not started
 
 
-def test_weights_whose_layout_an_evaluation_changes_before_the_update_runs(started, monkeypatch):
+def test_weights_with_a_new_layout_are_updated(started, monkeypatch):
     """MXNet changes the layout of a convolution's weight while the convolution runs, so after the update was pushed."""
     data, nets = mx.nd.ones((2, 32, 9, 9)), []
     push = gradient_bucket.push_native
@@ -267,7 +267,7 @@ def test_trainers_in_one_process(started):
 
 
 @pytest.mark.parametrize('name', ['sgd', 'momentum'])
-def test_stand_ins_for_weights_on_servers_make_the_same_choice_of_kernels(started, name):
+def test_stand_ins_for_weights_choose_the_same_kernels(started, name):
     pair = Pair(*OPTIMIZERS[name])
     stand_in = StandIn('stands in for 9')
     arrays_of_it = mx.nd.sparse.zeros('row_sparse', (1, 1)), mx.nd.zeros((1, 1))
@@ -287,7 +287,7 @@ def test_stand_ins_for_weights_on_servers_make_the_same_choice_of_kernels(starte
     assert sum(started) >= 2 * 7
 
 
-def test_an_update_that_repeats_the_last_one_uses_its_operations_again(started):
+def test_a_repeated_update_uses_its_operations_again(started):
     pair = Pair(*OPTIMIZERS['adam'])
     for _ in range(4):
         pair.step()

@@ -1,12 +1,14 @@
-"""Large weights that are split are updated by themselves, small ones together, with the numbers of one process."""
+"""Updates of large weights by themselves and of small ones together, and updates without an exchange."""
 from types import SimpleNamespace
 
 import mxnet as mx
 import numpy as np
 import pytest
 
+from mxhybrid.base.errors import InputError
 from mxhybrid.kvstore import eager_updates
 from mxhybrid.kvstore.eager_updates import LARGE_BYTES, updating_eagerly
+from mxhybrid.kvstore.trainer_step import TrainerHooks
 
 LARGE = LARGE_BYTES // 8
 SIZES = [LARGE, 3, LARGE + 1, 5, LARGE - 1]
@@ -37,7 +39,7 @@ def test_arrays_that_are_updated_together():
     assert trainer._updaters == [updater]
 
 
-def test_large_ones_stand_behind_what_is_ready_with_their_gradients(monkeypatch):
+def test_large_updates_stand_behind_ready_gradients(monkeypatch):
     updater, gradients = Recorded(), arrays(0)
     monkeypatch.setattr(eager_updates, 'write_after', lambda before, behind: updater.calls.append((before, behind)))
     trainer = SimpleNamespace(_updaters=[updater])
@@ -81,3 +83,24 @@ def test_numbers_are_those_of_one_call(name, options):
     for mine, other in zip(weights, expected):
         np.testing.assert_allclose(mine.asnumpy(), other.asnumpy(), rtol=1e-12)
     assert trainer._updaters[0].optimizer.num_update == theirs.optimizer.num_update == 3
+
+
+def steps_with(group, grad_req='write'):
+    """Steps of a Trainer that has one parameter; the workers of `group` hold the same shard of it."""
+    shard = None if group is None else SimpleNamespace(group=group)
+    return TrainerHooks(SimpleNamespace(_params=[
+        SimpleNamespace(name='net_weight', grad_req=grad_req, mxhybrid_shard=shard)]))
+
+
+@pytest.mark.parametrize('group, grad_req', [(None, 'write'), ([1], 'write'), ([0, 1], 'null')])
+def test_a_warning_names_the_call_once(caplog, group, grad_req):
+    steps = steps_with(group, grad_req)
+    for _ in range(3):
+        steps._note_local_update()
+    assert len(caplog.records) == 1 and 'Call trainer.allreduce_grads() before' in caplog.text
+
+
+def test_copies_of_a_part_cannot_be_updated_apart(caplog):
+    with pytest.raises(InputError, match='net_weight belongs to a split network, and the 2 workers .* Call trainer'):
+        steps_with([0, 1])._note_local_update()
+    assert not caplog.records

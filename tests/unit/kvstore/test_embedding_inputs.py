@@ -94,7 +94,7 @@ def test_inputs_that_cannot_be_found_are_reported_once(monkeypatch):
     assert len(said) == 2 and net.users.weight.name in said[0] and net.items.weight.name in said[1]
 
 
-def test_rows_that_do_not_exist_and_batches_of_another_form_are_not_asked_for():
+def test_impossible_rows_and_batches_are_not_asked_for():
     net = Net()
     inputs = lessons(net, [batch(seed, numbers=mx.nd.array) for seed in range(LESSON_BATCHES)],
                     lambda one: net.users(one[0]))

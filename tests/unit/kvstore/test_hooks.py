@@ -1,4 +1,4 @@
-"""Hooks into MXNet in a job of one process: they act for our store, once, and for nobody else's."""
+"""Hooks into MXNet act for stores of mxhybrid, once, and leave all other stores alone."""
 import copy
 import os
 import subprocess
@@ -46,7 +46,7 @@ def test_the_name_gives_a_store_also_for_one_device(devices, name):
     assert update_on_kvstore is False
 
 
-def test_a_store_that_was_made_is_used_as_it_is():
+def test_a_ready_store_is_used_as_it_is():
     store = mxhybrid.create(timeout=7)
     assert mx.gluon.trainer._create_kvstore(store, 1, {}) == (store, False)
 
@@ -75,7 +75,7 @@ def test_other_stores_are_made_as_before(monkeypatch, name, devices, update):
 
 @pytest.mark.parametrize('fit', ['Module', 'BucketingModule', 'FeedForward'])
 @pytest.mark.parametrize('given_as', ['name', 'instance'])
-def test_the_module_interfaces_refuse_the_store_and_name_what_takes_it(fit, given_as):
+def test_module_interfaces_refuse_the_store_with_a_remedy(fit, given_as):
     data = mx.sym.Variable('data')
     symbol = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(data, num_hidden=2), name='softmax')
     batches = mx.io.NDArrayIter(np.ones((4, 3), 'f4'), np.zeros(4, 'f4'), batch_size=2)
@@ -91,7 +91,7 @@ def test_the_module_interfaces_refuse_the_store_and_name_what_takes_it(fit, give
             mx.mod.Module(symbol).fit(batches, num_epoch=1, kvstore=store)
 
 
-def test_a_module_with_row_sparse_weights_is_not_told_to_take_a_block_that_refuses_them():
+def test_a_sparse_module_is_told_no_impossible_remedy():
     weight = mx.sym.Variable('words_weight', stype='row_sparse', shape=(5, 2))
     rows = mx.sym.contrib.SparseEmbedding(mx.sym.Variable('data'), weight, input_dim=5, output_dim=2)
     symbol = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(rows, num_hidden=2), name='softmax')
@@ -133,7 +133,7 @@ def test_these_methods_are_hooked_and_no_others(owner):
     assert sorted(found) == sorted(HOOKED[owner])
 
 
-def test_every_hook_keeps_the_name_and_text_of_what_it_wraps():
+def test_every_hook_keeps_name_and_text():
     for owner, name in METHODS:
         method = vars(owner)[name]
         assert method._mxhybrid and method.__name__ == name
@@ -168,7 +168,7 @@ def test_the_order_of_imports_does_not_matter(imports):
     assert (done.returncode, done.stdout) == (0, 'Hybrid hybrid 1\n'), done.stderr
 
 
-def test_an_exception_of_a_script_outside_a_job_is_shown_as_ever():
+def test_an_exception_outside_a_job_is_shown_as_ever():
     done = run_script("import mxhybrid\nimport atexit\natexit.register(print, 'exit handler')\nraise KeyError('mine')")
     assert done.returncode == 1
     assert done.stdout == 'exit handler\n'
@@ -244,7 +244,7 @@ def test_training_equals_mxnets_own_store(kind, contexts, update_on_kvstore):
 
 
 @pytest.mark.parametrize('optimizer', ['nadam', 'sgld'])
-def test_weights_are_updated_in_the_order_of_keys_if_the_order_matters(optimizer):
+def test_weights_are_updated_in_key_order_if_needed(optimizer):
     results = []
     for kvstore in (mx.kv.create('device'), 'hybrid'):
         mx.random.seed(5)
@@ -268,7 +268,7 @@ def kvstore(request):
     return 'hybrid' if request.param == 'by name' else mxhybrid.create()
 
 
-def test_new_weights_in_the_middle_leave_the_other_tables_as_they_were(kvstore):
+def test_new_weights_leave_other_tables_as_they_were(kvstore):
     _, trainer = trained('row_sparse weight', kvstore, CONTEXTS[:1])
     embedding, = (param for param in trainer._params if param._stype == 'row_sparse')
     dense, = (param for param in trainer._params if param.name.endswith('dense0_weight'))
@@ -305,7 +305,7 @@ def test_training_goes_on_from_loaded_parameters(tmp_path, kvstore, kind, update
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
-def test_a_saved_table_has_the_type_and_all_bits_of_the_parameter(tmp_path, dtype, kvstore):
+def test_a_saved_table_keeps_type_and_bits(tmp_path, dtype, kvstore):
     net = mx.gluon.contrib.nn.SparseEmbedding(20, 3, dtype=dtype)
     net.initialize(mx.init.Uniform(1))
     trainer = mx.gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=kvstore)
@@ -327,7 +327,7 @@ def test_a_saved_table_has_the_type_and_all_bits_of_the_parameter(tmp_path, dtyp
     ('Traceback (most recent call last):\n  File "x.cc", line 3\nMXNetError: Check failed: disk full\n',
      'Check failed: disk full'),
     ('Traceback (most recent call last):\nmxnet.base.MXNetError: no MXNetError: here', 'no MXNetError: here')])
-def test_the_line_of_an_error_that_travels_says_what_happened(text, gist):
+def test_an_error_that_travels_says_its_cause(text, gist):
     assert hooks._gist(text) == gist
 
 
@@ -344,7 +344,7 @@ def test_a_net_can_be_copied_together_with_its_trainer():
 
 
 @pytest.mark.parametrize('kvstore', ['hybrid', 'device', None])
-def test_parameters_of_a_trainer_that_could_not_be_made_can_be_saved_and_read(tmp_path, kvstore):
+def test_parameters_of_a_failed_trainer_can_be_saved(tmp_path, kvstore):
     net = mx.gluon.nn.Embedding(4, 2, sparse_grad=True)
     net.initialize()
     with pytest.raises(ValueError, match='Cannot find optimizer'):

@@ -47,7 +47,7 @@ def test_settings_are_checked_when_the_store_is_made(monkeypatch):
         mx.kv.create('hybrid')
 
 
-def test_a_later_store_sets_the_log_level_if_it_asks_for_one():
+def test_a_later_store_may_set_the_log_level():
     logger = logging.getLogger('mxhybrid')
     mxhybrid.create()
     before = logger.level
@@ -281,7 +281,7 @@ def test_dense_weights_with_row_sparse_gradients():
 
 
 @pytest.mark.parametrize('name', ['sgd', 'adam', 'rmsprop', 'adagrad'])
-def test_an_optimizer_on_the_store_updates_dense_and_sparse_weights(name):
+def test_an_optimizer_on_the_store_updates_all_weights(name):
     def scenario(store):
         store.init([0, 1], [dense(2), sparse(range(6), 2)] if name != 'rmsprop' else [dense(2), dense(3, TABLE)])
         store.set_optimizer(mx.optimizer.create(name, learning_rate=0.1, rescale_grad=0.5))

@@ -60,7 +60,7 @@ class Scaled(nn.Embedding):
 # ------------------------------------------------------------------------------------------------- uses of a value
 
 
-def test_forward_passes_with_arrays_are_counted_and_are_no_reads():
+def test_forward_passes_with_arrays_are_no_reads():
     block = embedding()
     block(IDS)
     with autograd.record():
@@ -71,7 +71,7 @@ def test_forward_passes_with_arrays_are_counted_and_are_no_reads():
 
 
 @pytest.mark.parametrize('kvstore', ['hybrid', 'device'])
-def test_fractional_ids_are_refused_where_the_weight_trains_with_this_store(kvstore):
+def test_fractional_ids_are_refused_for_trained_weights(kvstore):
     block = embedding()
     block(mx.nd.array([0.5]))  # nothing is known of its store
     mx.gluon.Trainer(block.collect_params(), 'sgd', kvstore=kvstore)
@@ -140,7 +140,7 @@ def test_a_copy_of_a_parameter_starts_unread():
     np.testing.assert_array_equal(other.data().asnumpy(), block.weight.data().asnumpy())
 
 
-def test_gradients_may_be_read_before_a_step_but_not_after():
+def test_gradients_may_be_read_only_before_a_step():
     block = embedding()
     trainer = gluon.Trainer(block.collect_params(), 'sgd', kvstore='hybrid')
 
@@ -180,7 +180,7 @@ def route(dtype='float32', **options):
     mx.optimizer.SGD(learning_rate=0.3), mx.optimizer.SGD(learning_rate=0.3, momentum=0.9, wd=0.1, clip_gradient=0.4),
     mx.optimizer.Adam(learning_rate=0.1, wd=0.1), mx.optimizer.AdaGrad(learning_rate=0.1),
     mx.optimizer.contrib.GroupAdaGrad(learning_rate=0.1)], ids=name_of)
-def test_servers_update_bit_for_bit_as_mxnet_does_in_the_worker(optimizer):
+def test_servers_update_bit_for_bit_as_mxnet(optimizer):
     assert unsupported_reason(route(), optimizer) == ''
     random = np.random.RandomState(1)
     weight = mx.nd.array(random.normal(size=(ROWS, 3)))
@@ -214,6 +214,6 @@ def test_optimizers_that_servers_cannot_compute_are_refused():
     assert 'float16' in unsupported_reason(route(wire_dtype='float16'), mx.optimizer.SGD())
 
 
-def test_a_setting_that_is_neither_yes_nor_no_is_refused():
+def test_a_setting_neither_yes_nor_no_is_refused():
     with pytest.raises(mxhybrid.SettingError, match='on_demand_rows'):
         mxhybrid.create(on_demand_rows='perhaps')

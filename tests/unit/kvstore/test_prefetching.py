@@ -8,7 +8,7 @@ from mxnet.gluon.contrib.nn import SparseEmbedding
 import mxhybrid
 
 
-def test_only_rows_of_row_sparse_parameters_can_be_asked_for():
+def test_only_row_sparse_rows_can_be_asked_for():
     dense = gluon.Parameter('dense', shape=(3, 2))
     with pytest.raises(mxhybrid.InputError, match='not a row_sparse parameter'):
         mxhybrid.prefetch(dense, [1])
@@ -16,7 +16,7 @@ def test_only_rows_of_row_sparse_parameters_can_be_asked_for():
         mxhybrid.prefetch('embed', [1])
 
 
-def test_rows_that_do_not_exist_are_refused_once_there_is_a_store():
+def test_impossible_rows_are_refused_with_a_store():
     net = SparseEmbedding(10, 2)
     net.initialize()
     mxhybrid.prefetch(net.weight, [99])  # no Trainer yet: nothing to ask
@@ -50,7 +50,7 @@ def test_rows_of_dynamic_tables_are_requested_sorted_and_once():
 
 
 @pytest.mark.parametrize('count', [0, 1, 5])
-def test_batches_come_unchanged_and_each_is_announced_before_its_turn(count):
+def test_batches_are_announced_early_and_come_unchanged(count):
     seen = []
 
     def wanted(batch):

@@ -46,7 +46,7 @@ def test_the_table_names_every_route_with_averages_per_step():
 
 
 @pytest.mark.parametrize('kind', ['row allreduce', 'replicated'])
-def test_tables_that_go_by_allreduce_show_the_rows_that_were_pushed(kind):
+def test_tables_by_allreduce_show_their_pushed_rows(kind):
     line = route_table(job(), [route('table', (1000, 8), kind, Traffic(4, 40, 4000, 4000))]).split('\n')[3]
     assert line.split()[1:] == ['1000x8', *kind.split(), '-', '-', '10', '1.0', 'kB', '1.0', 'kB']
 
@@ -57,7 +57,7 @@ def test_the_title_tells_what_travels_as_something_else():
     assert title.endswith('; rows and dense sums by the lane; float32 travels as float16')
 
 
-def test_one_of_each_is_singular_and_no_steps_do_not_divide_by_zero():
+def test_one_is_singular_and_zero_steps_divide_nothing():
     alone = job(num_workers=1, num_servers=1, hosts=['a'])
     text = route_table(alone, [route('w', (), 'allreduce', Traffic())])
     assert text.startswith('mxhybrid: 1 worker on 1 host, 1 server; averages over 0 steps of rank 0')
@@ -72,7 +72,7 @@ def test_one_process_has_no_traffic_to_report():
     assert head.split() == ['parameter', 'shape', 'route'] and row.split() == ['w', '3x2', 'local']
 
 
-def test_dynamic_tables_have_their_rows_and_the_hits_of_the_cache():
+def test_dynamic_tables_show_rows_and_cache_hits():
     def table(name, rows, counts):
         served = types.SimpleNamespace(partitions=3, cache_counts=lambda: counts)
         return types.SimpleNamespace(name=name, traffic=Traffic(2, 40, 800, 1600), param=types.SimpleNamespace(
@@ -102,7 +102,7 @@ def test_network_bytes_per_step_are_shown_below_the_table():
         assert route_table(job(), [dense], moved, steps) == route_table(job(), [dense])
 
 
-def test_the_numbers_that_chose_a_route_are_shown_below_the_table():
+def test_the_numbers_behind_a_route_are_shown():
     near, forced, small = (route(name, (100, 2), 'replicated', Traffic()) for name in ('near', 'told', 'small'))
     near.choice = Choice('allreduce', 'measured', 0.5, 0.975, Estimate(2e6, 1.5e6, 0.0204, 0.0111))
     forced.choice = Choice('allreduce', 'forced')
@@ -117,7 +117,7 @@ def test_the_numbers_that_chose_a_route_are_shown_below_the_table():
     assert 'busiest' not in route_table(job(), [near, forced, small])
 
 
-def test_parameters_that_are_rounded_are_shown_with_the_bytes_saved_and_the_carried_error():
+def test_rounded_parameters_show_saved_bytes_and_carried_error():
     dense = route('layer_weight', (100, 10), 'allreduce', Traffic(2, 200, 2000, 2000, saved=12000), wire_dtype='int8')
     table = route('words', (1000, 8), 'server weights', Traffic(2, 40, 400, 800, saved=1200), wire_dtype='float16')
     exact = route('bias', (10,), 'allreduce', Traffic(2, 20, 80, 80))

@@ -26,7 +26,7 @@ def test_a_file_is_written_and_replaced(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ['trainer.states']
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_part(tmp_path):
+def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / 'trainer.states'
     path.write_bytes(b'old')
     with pytest.raises(TypeError):
@@ -35,7 +35,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_part(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ['trainer.states']
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_part(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / 'trainer.states'
     path.write_bytes(b'old')
 
@@ -49,7 +49,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_part(tmp_path, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == ['trainer.states']
 
 
-def test_a_process_that_is_killed_while_it_writes_leaves_no_part(tmp_path):
+def test_a_process_killed_while_writing_leaves_no_part(tmp_path):
     program = ('import os, signal, sys\nfrom mxhybrid.base import files\n'
                'files.os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n'
                'files.write_atomically(sys.argv[1], b"new")\n')
@@ -68,7 +68,7 @@ def test_a_file_system_without_nameless_files_will_do(tmp_path, monkeypatch):
 @pytest.mark.parametrize('nameless', [True, False])
 @pytest.mark.parametrize('exists', [True, False])
 @pytest.mark.parametrize('relative', [True, False])
-def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path, monkeypatch, relative, exists, nameless):
+def test_a_link_stays_and_its_target_is_written(tmp_path, monkeypatch, relative, exists, nameless):
     if not nameless:
         monkeypatch.setattr(files, '_nameless', lambda directory: None)
     folder, store = tmp_path / 'run', tmp_path / 'store'

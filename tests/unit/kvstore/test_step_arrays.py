@@ -1,4 +1,4 @@
-"""Steps notice everything that changes between them, though they keep the arrays that they have looked up."""
+"""Steps keep the arrays that they have looked up, and notice every change between steps."""
 import mxnet as mx
 import numpy as np
 import pytest
@@ -111,7 +111,7 @@ def backward(net, computed):
     loss.backward()
 
 
-def test_gradients_that_are_not_fresh_are_refused_in_later_steps():
+def test_stale_gradients_are_refused_in_later_steps():
     net, trainer = small_net()
     backward(net, list(net)[:1])
     with pytest.raises(UserWarning, match='has not been updated by backward'):
@@ -149,7 +149,7 @@ def test_parameters_of_two_trainers():
         np.testing.assert_array_equal(values, others)
 
 
-def test_steps_look_up_arrays_once_and_keep_no_arrays_that_are_gone():
+def test_steps_look_up_arrays_once_and_release_them():
     net, trainer = small_net()
     hooks = hooks_of(trainer)
     arrays = hooks._arrays

@@ -1,4 +1,4 @@
-"""The comparison of steps, as far as one process shows it."""
+"""The comparison of steps between workers, in a job of one process."""
 import threading
 
 import mxnet as mx
@@ -23,7 +23,7 @@ class Slow:
         return self.values
 
 
-def test_a_save_in_a_thread_and_the_next_step_do_not_mix_their_sums():
+def test_a_save_and_the_next_step_sum_apart():
     net = gluon.nn.Dense(1, in_units=2)
     net.initialize()
     trainer = gluon.Trainer(net.collect_params(), 'sgd', kvstore='hybrid', update_on_kvstore=True)

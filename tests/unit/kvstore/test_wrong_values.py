@@ -82,7 +82,7 @@ def test_wrong_row_ids_are_refused(store, ids, text):
     assert text in problem(store.row_sparse_pull, 1, out=sparse(), row_ids=mx.nd.array(ids))
 
 
-def test_row_ids_must_be_given_once_or_for_every_output(store):
+def test_row_ids_are_given_once_or_per_output(store):
     text = problem(store.row_sparse_pull, 1, out=[sparse(), sparse()], row_ids=[mx.nd.array([0])] * 3)
     assert '2 outputs but 3 arrays of row ids' in text
     assert 'row_ids' in problem(store.row_sparse_pull, 1, out=sparse())

@@ -160,7 +160,7 @@ def test_expected_sums_are_those_of_adding_up(small, times):
 
 
 @pytest.mark.parametrize('wire_dtype', ['float16', 'int8'])
-def test_sums_of_rounded_values_may_be_off_by_the_roundoff_and_no_more(small, wire_dtype):
+def test_rounded_sums_may_be_off_by_the_roundoff(small, wire_dtype):
     roundoff = gradients.ROUNDOFF[wire_dtype]
     past, step = gradients.Expected(small, 4, {0: 3, 1: 3}), gradients.Expected(small, 4, {1: 1})
     rounded = [past, step]

@@ -85,7 +85,7 @@ def test_variables_of_the_command_line_win(signals):
 
 
 def test_a_worker_whose_benchmark_is_gone_ends(signals):
-    code = 'from lab.benchmark.worker import die_with_parent; die_with_parent(); input()'
+    code = 'from lab.benchmark.interruption import die_with_parent; die_with_parent(); input()'
     with JobOnly(testbeds.Loopback(), 1, 1, 30.0, {'MXHYBRID_BENCH_PARENT': '1'}, signals.check) as job:
         job.start_worker(1, [sys.executable, '-c', code], {})
         with pytest.raises(JobFailed, match='worker 1 on localhost ended .*\n.*the benchmark .* is gone'):
@@ -102,7 +102,7 @@ def test_a_process_that_shows_no_variables_is_ended_too(signals):
     assert job._helpers[0].poll() == -signal.SIGKILL
 
 
-def test_a_signal_amid_the_cleaning_up_waits_for_its_end(signals):
+def test_a_signal_waits_for_the_cleaning_up(signals):
     with interrupted(signal.SIGTERM):
         with signals.deferred(), waiting(signals, SignalledAmidCleaningUp()) as job:
             until(lambda: find_processes(job.marker))
@@ -128,7 +128,7 @@ def test_a_signal_that_was_ignored_stays_so():
 
 
 
-def test_a_port_is_held_for_a_server_until_the_job_ends(signals):
+def test_a_port_is_held_until_the_job_ends(signals):
     with ContenderJob(testbeds.Loopback(), 1, 1, 30.0, {}, signals.check) as job:
         address = '127.0.0.1', job.reserve_port()
         with socket.socket() as other, pytest.raises(OSError, match='in use'):

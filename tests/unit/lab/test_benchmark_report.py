@@ -1,10 +1,15 @@
-"""The benchmark's figures, tables and runs of training."""
+"""The benchmark's figures and tables, runs of training, formulas beside measurements, and starts."""
+import argparse
 import json
 import sys
 
 import numpy as np
 import pytest
+from lab.benchmark import cli, layers, starts
+from lab.benchmark.layers_formula import communication
 from lab.launchers import REPOSITORY
+
+from ...helpers.planned_networks import cluster
 
 pytestmark = pytest.mark.both_pythons
 
@@ -95,7 +100,7 @@ def test_time_to_a_perplexity():
 
 
 @pytest.mark.parametrize('workers, steps, step_count', [(1, 1, 14), (8, 2, 2), (2, 10, 10), (48, 25, 25)])
-def test_the_training_run_makes_the_steps_that_were_asked_for(workers, steps, step_count):
+def test_the_training_run_makes_the_requested_steps(workers, steps, step_count):
     tokens = training.tokens_for(workers, steps)
     columns = training.COLUMNS * workers
     assert (len(word_lm.batchify(np.arange(tokens), columns)) - 1) // training.WORDS == step_count
@@ -114,3 +119,42 @@ def test_a_grid_says_who_wins_where():
     assert lines[2].split() == ['2', '100', '*0.500', '(0.12)', '1.000', '(0.25)', '-', '0.250']
     assert lines[3].split() == ['4', '10000', '0.400', '(0.10)', '-', '*0.300', '(0.07)', '0.250']
     assert lines[4].split() == ['1', '-', '*0.100', '(0.03)', '-', '-', '-']
+
+
+def test_the_table_has_medians_and_ratios_to_horovod(monkeypatch, capsys):
+    readings = {'hybrid': iter([(5.0, 9.0), (7.0, 8.0), (6.0, 7.0)]),
+                'horovod': iter([(4.0, 4.0), (3.0, 5.0), (9.0, 3.0)])}
+    monkeypatch.setattr(starts, 'measure', lambda args, name: dict(zip(('seconds', 'cpu_s'), next(readings[name]))))
+    runs = starts.run(argparse.Namespace(workers=6, rounds=3), lambda text: None)
+    assert len(runs) == 6 and runs[0] == {'seconds': 5.0, 'cpu_s': 9.0, 'contender': 'hybrid'}
+    lines = capsys.readouterr().out.splitlines()
+    assert '6 workers' in lines[0]
+    hybrid, = [line for line in lines if line.startswith('hybrid')]
+    assert hybrid.split() == ['hybrid', '6.0', '8.0', '1.50', 'x', '2.00', 'x']
+
+
+def test_the_command_line_takes_it(monkeypatch):
+    monkeypatch.setattr(cli, 'run_starts', lambda args, say: [{'workers': args.workers}])
+    assert cli.main(['--workload', 'start', '--workers', '3']) == 0
+
+
+def test_formulas_of_the_network_that_is_trained():
+    costs = communication('layers_dense', 16, cluster(hosts=4))
+    dense = 4096 * 4097 + 1000 * 4097
+    convolutions = 32 * (3 * 25 + 1) + 64 * (32 * 9 + 1)
+
+    def words(count):
+        return 0.75 * 4 * count / costs['bytes_per_s']
+    # Each layer is an allreduce: two passes of two messages among four.
+    assert costs['data'] == pytest.approx(4 * 4 * costs['alpha_s'] + 2 * words(dense + convolutions))
+    # Forward an allgather of outputs, backward an allreduce of inputs; outputs of convolutions go to all ranks.
+    moved = 16 * (4096 + 1000 + 2 * (4096 + 4096) + 4096)
+    assert costs['split'] == pytest.approx((2 * 4 + 2 * (2 + 4) + 2) * costs['alpha_s'] + 2 * words(convolutions)
+                                           + words(moved))
+
+
+def test_gains_beside_formulas():
+    formula = {'data': 10.0, 'split': 0.2, 'alpha_s': 0.001, 'bytes_per_s': 1e7}
+    told = layers.gain_sentence('grid', {'step_s': 12.0, 'cpu_s': 2.0}, {'step_s': 1.5, 'cpu_s': 1.6}, formula, 2)
+    assert told.startswith('grid is 8.0 times as fast as data')
+    assert told.endswith('a step gains 11.0 times: measured is 73 % of that')  # (10 + 1) / (0.2 + 0.8)

@@ -35,7 +35,7 @@ def toolkit(folder, version, takes):
     return program(folder / 'bin' / 'nvcc', NVCC % (version, version, shlex.quote(str(takes))))
 
 
-def test_the_compiler_of_the_builds_cuda_is_found_behind_another_and_given_a_compiler_that_it_takes(tmp_path):
+def test_the_compiler_of_the_builds_cuda_is_found(tmp_path):
     newer, older = tmp_path / 'newer', tmp_path / 'older'
     host = program(tmp_path / 'gcc' / 'g++-11', '')
     program(tmp_path / 'gcc' / 'g++', '')
@@ -72,7 +72,7 @@ def driver(tmp_path_factory):
 
 @pytest.mark.parametrize('build, library', [('mxnet-cu101', 'libcudnn.so.7'), ('mxnet-cu102', 'libcudart.so.10.2'),
                                             ('mxnet-cu110', 'libnvrtc.so.11.0')])
-def test_builds_for_which_the_package_index_has_no_libraries_name_what_they_lack(driver, build, library):
+def test_builds_without_libraries_name_what_they_lack(driver, build, library):
     found = ask('cuda_libraries.py', 'check', build, LD_LIBRARY_PATH=driver)
     assert found.returncode == 1
     assert ('%s asks for ' % build) in found.stdout and library in found.stdout
@@ -85,7 +85,7 @@ def test_builds_that_need_the_driver_alone(driver, build):
     assert (found.returncode, found.stdout) == (0, '')
 
 
-def test_a_build_that_does_not_exist_is_refused_before_anything_is_made(tmp_path):
+def test_a_missing_build_is_refused_at_once(tmp_path):
     env = dict(os.environ, MXHYBRID_MXNET='mxnet-cu100', MXHYBRID_VENV=str(tmp_path / 'venv'))
     result = subprocess.run([str(SCRIPTS / 'install')], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                             timeout=60, check=False, universal_newlines=True)

@@ -1,4 +1,4 @@
-"""The parts of the examples that need neither network nor processes: data, sampling, shares of a batch."""
+"""Data, sampling and the shares of a batch in the examples, without network and processes."""
 import dataclasses
 import hashlib
 import io
@@ -144,7 +144,7 @@ def test_data_home_prefers_argument_over_environment(tmp_path, monkeypatch):
 # ---------------------------------------------------------------------------------------------- text
 
 
-def test_vocabulary_is_sorted_by_frequency_with_unknown_in_its_place():
+def test_vocabulary_is_sorted_and_has_unknown_words():
     tokens = list('aaaaabbbbcccdde')
     words, counts = _data.build_vocabulary(tokens, 4)
     assert words == ['a', 'b', '<unk>', 'c']  # d and e together are as frequent as c
@@ -221,7 +221,7 @@ def test_log_uniform_probabilities_sum_to_one_and_fall():
     assert p[3] == pytest.approx(math.log(5 / 4) / math.log(1001))
 
 
-def test_candidates_are_distinct_sorted_in_range_and_the_same_on_all_workers():
+def test_candidates_are_distinct_sorted_and_agreed():
     one, other = (word_lm.LogUniformSampler(50, 40, seed=3) for _ in range(2))
     for _ in range(20):
         (ids, tries), (same_ids, same_tries) = one.draw(), other.draw()
@@ -248,7 +248,7 @@ def test_sampler_rejects_impossible_numbers(num):
         word_lm.LogUniformSampler(100, num, seed=0)
 
 
-def test_sampled_softmax_is_the_full_softmax_when_every_class_is_a_candidate():
+def test_sampled_softmax_of_all_classes_is_full_softmax():
     vocab, units, tokens = 12, 5, 7
     random = np.random.RandomState(0)
     layer = word_lm.SampledSoftmax(vocab, units)
@@ -264,7 +264,7 @@ def test_sampled_softmax_is_the_full_softmax_when_every_class_is_a_candidate():
     np.testing.assert_allclose(loss, wanted, rtol=1e-4)  # the label, once as itself, once masked
 
 
-def test_candidates_that_are_never_labels_are_corrected_by_their_counts():
+def test_candidates_that_are_no_labels_are_corrected():
     layer = word_lm.SampledSoftmax(6, 3)
     layer.initialize(mx.init.Zero())
     mx.gluon.Trainer(layer.collect_params(), 'sgd', kvstore=mx.kv.create('local'))

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from lab.fuzz import cli, pieces, runner, shrinking
+from lab.fuzz import pieces, runner, session, shrinking
 from lab.fuzz.drawing import PER_JOB, draw
 from lab.fuzz.program import has, optimizer_of, parameters, update_on_store
 from lab.fuzz.script import check_names, standing_alone
@@ -34,7 +34,12 @@ def small(**changes):
     return dict(program, **changes)
 
 
-def test_a_seed_gives_the_same_program_again_and_it_survives_json():
+def shrunken(reduction, fails):
+    """Return the program that a reduction gives."""
+    return shrinking.drive({'it': reduction}, lambda places: fails([program for _, program in places]))['it']
+
+
+def test_a_seed_gives_one_program_that_survives_json():
     for seed in SEEDS:
         program = draw(seed)
         assert program == draw(seed) == json.loads(json.dumps(program))
@@ -101,7 +106,7 @@ def test_places_of_parameters_are_those_of_the_net(bias):
         assert (real._stype == 'row_sparse') == (param.kind == 'weight')
 
 
-def test_events_keep_their_parameters_when_a_branch_or_the_bias_goes():
+def test_events_keep_their_parameters_while_branches_go():
     program = small()
     names = [param.name for param in pieces.make_net(pieces.Job(True), *[(pieces.Branch, {
         'kind': branch['kind'], 'rows': 12, 'width': 4}) for branch in program['model']['branches']])[1]]
@@ -135,7 +140,7 @@ def test_a_failing_program_is_made_small():
         return verdicts
     seed = next(seed for seed in SEEDS if fails([draw(seed)])[0] and len(draw(seed)['model']['branches']) > 1)
     del rounds[:]
-    shrunk = shrinking.shrink(draw(seed), fails)
+    shrunk = shrunken(shrinking.shrink(draw(seed)), fails)
     assert [event['do'] for event in shrunk['events']] == ['rate', 'step']
     assert [branch['kind'] for branch in shrunk['model']['branches']] == ['gradient']
     assert sorted(shrunk['optimizer']['options']) == ['learning_rate', 'wd']
@@ -183,7 +188,7 @@ def test_verdicts():
     assert runner._judge(program, runner.Side(refused, []), None).kind == 'invalid'
 
 
-def test_a_program_that_fails_after_others_is_shown_with_those_that_matter(monkeypatch):
+def test_a_program_is_shown_with_those_that_matter(monkeypatch):
     programs = [small(seed=seed) for seed in range(9)]
 
     def run(chosen, kind):
@@ -191,8 +196,8 @@ def test_a_program_that_fails_after_others_is_shown_with_those_that_matter(monke
         return [runner.Outcome('same')] * (len(seeds) - 1) + [
             runner.Outcome('differs' if {2, 5} <= set(seeds) and seeds[-1] == 8 else 'same')]
     monkeypatch.setattr(runner, 'run', run)
-    assert [program['seed'] for program in cli.with_those_before(programs, 'differs')] == [2, 5, 8]
-    assert cli.with_those_before(programs[:8], 'differs') == []
+    assert [program['seed'] for program in session.with_those_before(programs, 'differs')] == [2, 5, 8]
+    assert session.with_those_before(programs[:8], 'differs') == []
 
 
 def test_the_summary_counts_and_groups():
@@ -200,7 +205,7 @@ def test_the_summary_counts_and_groups():
                 2: runner.Outcome('refused', 'InputError in step: net_a_weight has 3 rows', 4),
                 3: runner.Outcome('refused', 'InputError in step: net_b_weight has 7 rows', 4),
                 4: runner.Outcome('invalid', 'ValueError in save: no', 1)}
-    text = cli.summary(outcomes, 120)
+    text = session.summary(outcomes, 120, [2, 3])
     assert '4 programs in 2 min: 2 refused, 1 same, 1 invalid' in text
     assert 'refused, 2 times, as with seed 2: InputError in step: PARAMETER has N rows' in text
     assert text.endswith('failing seeds: 2, 3')
@@ -229,7 +234,7 @@ def test_a_program_with_dynamic_tables_is_made_small():
             verdicts.append(bool(imports) and 'load' in [event['do'] for event in program['events'][imports[0]:]])
         return verdicts
     program = next(program for program in map(TABLES.draw, range(1000)) if fails([program])[0])
-    small = shrinking.shrink(program, fails, structures=table_shrinking.structures, changes=table_shrinking.changes)
+    small = shrunken(shrinking.shrink(program, 0, table_shrinking.structures, table_shrinking.changes), fails)
     assert [event['do'] for event in small['events']] == ['import_rows', 'load']
     assert [list(table['options']) for table in small['tables']] == [['expire_after']]
     assert small['job']['launcher'] == 'none' and len(small['features']) == 1

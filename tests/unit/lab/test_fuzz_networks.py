@@ -4,7 +4,8 @@ import random
 
 import numpy as np
 import pytest
-from lab.fuzz.networks import cli, coverage, pieces, runner, shrinking, training
+from lab.fuzz import cli
+from lab.fuzz.networks import coverage, pieces, runner, session, shrinking, training
 from lab.fuzz.networks.alone import class_of, examine
 from lab.fuzz.networks.body import reference
 from lab.fuzz.networks.catalogue import ENTRIES
@@ -15,6 +16,7 @@ from lab.fuzz.networks.network import Rejected, dtype_of, pruned, tolerance_of, 
 from lab.fuzz.networks.script import network, spec_of, standing_alone
 from lab.fuzz.runner import Outcome
 from lab.fuzz.script import check_names
+from lab.fuzz.shrinking import drive
 
 SEEDS = range(0, 60)
 
@@ -23,7 +25,7 @@ SEEDS = range(0, 60)
 def programs():
     """The programs of all seeds."""
     with Drawer() as drawer:
-        yield [drawer.draw(seed, cli.workers_of(seed, [2, 3, 4])) for seed in SEEDS]
+        yield [drawer.draw(seed, session.workers_of(seed, [2, 3, 4])) for seed in SEEDS]
 
 
 def small(**changes):
@@ -43,7 +45,7 @@ def small(**changes):
         'on_store': True, 'shard_updates': False, 'end': 'release', 'events': []}, **changes)))
 
 
-def test_a_seed_gives_the_same_program_again_and_it_survives_json(programs):
+def test_a_seed_gives_one_program_that_survives_json(programs):
     with Drawer() as drawer:
         for program in programs[::20]:
             assert program == json.loads(json.dumps(program)) == drawer.draw(program['seed'], program['workers'])
@@ -90,7 +92,7 @@ def test_layers_that_are_left_out_are_not_computed_again():
     assert 'recompute' not in pruned(dict(program, heads=[{'name': 'x0', 'drawn': None}]))['plan']
 
 
-def test_events_change_what_is_trained_and_refused_ones_are_left_out(tmp_path):
+def test_events_change_training_and_refused_ones_are_omitted(tmp_path):
     def weights(*events, drawn=None, **changes):
         program = small(events=[{'place': 'before', 'params': ['net_weight0'], **event} for event in events], **changes)
         record = training.run_whole(class_of(program), spec_of(program), drawn, str(tmp_path))
@@ -113,7 +115,7 @@ def test_events_change_what_is_trained_and_refused_ones_are_left_out(tmp_path):
         assert weights(event) == usual, do
 
 
-def test_every_function_of_mxnet_is_drawn_or_has_a_reason(programs):
+def test_every_function_of_mxnet_is_drawn_or_excused(programs):
     assert 'no entry yet' not in reasons()
     text = coverage.table(programs)
     assert 'Dense ' in text and 'never drawn, has a body of its own, which is refused: contrib.cond' in text
@@ -174,7 +176,7 @@ def test_a_process_that_crashes_is_replaced():
         assert drawer.examined(small())['heads'] == small()['heads']
 
 
-def test_records_of_workers_are_joined_and_a_difference_is_seen(tmp_path):
+def test_records_are_joined_and_differences_seen(tmp_path):
     program = small(calls=1)
     spec = spec_of(program)
     whole = training.run_whole(class_of(program), spec, None, str(tmp_path))
@@ -224,7 +226,7 @@ def test_masks_are_looked_at():
     assert 'another mask along axis 1' in pieces.masks_problems({'0 output 0/0': mask}, spec)[0][1]
 
 
-def test_rounding_where_a_step_makes_much_of_it_is_no_difference(tmp_path):
+def test_rounding_of_large_steps_is_no_difference(tmp_path):
     statements = [{'name': 'x0', 'op': 'exp', 'code': 'F.exp({0})', 'reads': ['data0']},
                   {'name': 'x1', 'op': 'sign', 'code': 'F.sign(F.broadcast_sub({0}, {0}) + ({0} - F.log(F.exp({0}))))',
                    'reads': ['x0']}]
@@ -234,9 +236,9 @@ def test_rounding_where_a_step_makes_much_of_it_is_no_difference(tmp_path):
     assert 'noisy(' in network(program, noisy=True) and tolerance_of(program) == 1e-9
 
 
-def test_a_network_of_float32_has_the_statements_and_the_inputs_of_one_of_float64():
+def test_a_float32_network_has_the_statements_of_float64():
     with Drawer() as drawer:
-        double, single = (drawer.draw(5, 2, dtype) for dtype in cli.DTYPES)
+        double, single = (drawer.draw(5, 2, dtype) for dtype in session.DTYPES)
     assert {**double, 'dtype': 'float32'} == single
     spec = spec_of(single)
     assert spec['dtype'] == 'float32' and {each['dtype'] for each in spec['inputs']} <= {'float32', 'int32'}
@@ -247,14 +249,14 @@ def test_a_network_of_float32_has_the_statements_and_the_inputs_of_one_of_float6
     assert dtype_of(small()) == 'float64' and tolerance_of(single) == 1e-5
 
 
-def test_operators_of_float32_need_no_casts_in_a_network_of_float32():
+def test_float32_operators_need_no_casts_in_float32_networks():
     code = "F.Cast(F.LRN(F.Cast({0}, dtype='float32'), nsize=3), dtype='float64')"
     assert typed(code, 'float64') == code and typed(code, 'float32') == 'F.LRN({0}, nsize=3)'
     assert typed("F.Cast(F.round({0}), dtype='float64')", 'float32') == "F.Cast(F.round({0}), dtype='float32')"
     assert typed("F.one_hot({0}, depth=4, dtype='float64')", 'float32') == "F.one_hot({0}, depth=4, dtype='float32')"
 
 
-def test_rounding_of_float32_is_no_difference_and_an_error_is(tmp_path):
+def test_only_rounding_of_float32_is_no_difference(tmp_path):
     # Samples that are spread by weights, and an output that is 0 but for rounding.
     statements = [{'name': 'x0', 'op': 'Dense', 'code': 'self.dense0({0})', 'reads': ['data0']},
                   {'name': 'x1', 'op': 'tanh', 'code': 'F.tanh({0})', 'reads': ['x0']},
@@ -273,7 +275,7 @@ def test_rounding_of_float32_is_no_difference_and_an_error_is(tmp_path):
             ] == ['1 weight dense0.weight']
 
 
-def test_a_sum_of_scaled_products_may_be_a_rounding_error_although_all_that_it_reads_is_exact(tmp_path):
+def test_a_sum_of_scaled_products_may_be_rounding(tmp_path):
     # The operator multiplies queries by the root of 1/2: products with opposite signs may not cancel in another order.
     code = "F.Cast(F.contrib.interleaved_matmul_selfatt_qk(F.Cast({0}, dtype='float32'), heads=1), dtype='float64')"
     data = {'name': 'data0', 'shape': [4, 3, 6], 'axis': 0, 'values': 'ties', 'dtype': 'float64', 'limit': 5}
@@ -307,12 +309,8 @@ def test_a_failing_network_is_made_small():
         return any('net_dense0_bias' in event.get('params', ()) for event in program['events']) and any(
             statement['op'] == 'Dense' for statement in program['statements']) and (
             'x2' in program['plan'].get('splits', {}))
-    going = shrinking.shrink(small(events=events), lambda program: _examined(program))
-    candidates = next(going)
-    with pytest.raises(StopIteration) as stop:
-        while True:
-            candidates = going.send([fails(candidate) for candidate in candidates])
-    found = stop.value.value
+    found = drive({1: shrinking.shrink(small(events=events), _examined)},
+                  lambda places: [fails(candidate) for _, candidate in places])[1]
     assert [statement['op'] for statement in found['statements']] == ['Dense'] and len(found['heads']) == 1
     assert list(found['plan']['splits']) == ['x2'] and found['workers'] == 3
     assert (found['steps'], found['calls'], found['input_grad'], found['on_store']) == (1, 1, False, None)
@@ -336,17 +334,17 @@ def test_several_failures_shrink_in_the_same_jobs(monkeypatch):
                 for program in programs]
     monkeypatch.setattr(runner, 'run_all', run_all)
     with Drawer() as drawer:
-        found = cli.shrink_all({1: small(), 2: small(plan={'kind': 'data_parallel'})},
-                               {1: Outcome('differs'), 2: Outcome('differs')}, drawer, lambda words: None)
+        found = session.shrink_all({1: small(), 2: small(plan={'kind': 'data_parallel'})},
+                                   {1: Outcome('differs'), 2: Outcome('differs')}, drawer, lambda words: None)
     assert [len(program['statements']) for program in found.values()] == [1, 1]
     assert len(jobs) < 30 and max(jobs) > 10
 
 
 def test_the_command_line():
-    assert {cli.dtype_for(seed, 'both') for seed in range(9)} == set(cli.DTYPES)
-    assert cli.dtype_for(1, 'float32') == 'float32'
-    args = cli.parse(['--count', '7', '--ranks', '2,4'])
-    assert args.count == 7 and [cli.workers_of(seed, args.ranks) for seed in range(3)] == [2, 4, 2]
+    assert {session.dtype_for(seed, 'both') for seed in range(9)} == set(session.DTYPES)
+    assert session.dtype_for(1, 'float32') == 'float32'
+    args = cli.parse(['networks', '--programs', '7', '--ranks', '2,4'])
+    assert args.programs == 7 and [session.workers_of(seed, args.ranks) for seed in range(3)] == [2, 4, 2]
     for wrong in ('1', 'a,b', ''):
         with pytest.raises(SystemExit):
             cli.parse(['--ranks', wrong])

@@ -51,7 +51,7 @@ def case_of(*moved):
 @pytest.mark.parametrize('moved, counted, data, trick', [
     ((0.0, 0.0, 0.0), 3, 20.0, 4.0), ((0.06, 0.0, -0.051), 1, 20.0, 4.0), ((0.04, 0.5), 1, 10.0, 2.04),
     ((0.2, -0.2), 2, 15.0, 2.9)])
-def test_rounds_in_which_the_machine_has_changed_do_not_count(moved, counted, data, trick):
+def test_rounds_on_a_changed_machine_do_not_count(moved, counted, data, trick):
     found = case_of(*moved)
     assert (found['counted'], len(found['rounds'])) == (counted, len(moved))
     assert found['measured'] == {'trick': pytest.approx(trick), 'data': data} and found['predicted']['data'] == 9.0
@@ -63,7 +63,7 @@ def test_short_steps_are_measured_for_seconds(predicted_s, least_steps, lengths)
     assert plans.lengths(predicted_s, least_steps) == lengths
 
 
-def test_a_round_with_a_calibration_of_a_busy_machine_does_not_count():
+def test_rounds_calibrated_on_a_busy_machine_do_not_count():
     case = plans._Case('small')
     case.plans = {'trick': {}}
     case.add({'trick': 9.0}, {'trick': 2.0, 'trick again': 2.0}, True)

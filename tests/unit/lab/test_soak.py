@@ -1,4 +1,4 @@
-"""The soak's own parts: its models against MXNet's optimizers, and that growth is seen."""
+"""The soak's models equal MXNet's optimizers, and growth of memory is noticed."""
 import mmap
 import os
 

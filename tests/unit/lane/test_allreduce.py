@@ -37,7 +37,7 @@ def test_sums_of_all_types_and_sizes(shape, dtype):
 
 
 @pytest.mark.parametrize('shape', ['host', 'uneven'])
-def test_all_workers_get_the_same_bits_in_the_order_of_hosts_and_ranks(shape):
+def test_all_workers_get_the_bits_of_rank_order(shape):
     workers, agents = SHAPES[shape]
     with hosts(workers, agents) as job:
         sums = job.allreduce(5, 'float32', 100000)
@@ -54,7 +54,7 @@ def test_all_workers_get_the_same_bits_in_the_order_of_hosts_and_ranks(shape):
 
 
 @pytest.mark.both_pythons
-def test_float16_is_added_in_float32_and_becomes_infinite_beyond_its_range():
+def test_float16_is_added_in_float32_and_overflows():
     with hosts([3], [1]) as job:
         sums = job.allreduce(1, 'float16', 3)
         values = [[2048, 60000, 1], [1, 60000, 2], [1, 0, 3]]

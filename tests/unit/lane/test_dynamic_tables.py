@@ -168,7 +168,7 @@ def test_errors_of_a_row_store_name_the_table(rule, text):
         job.close()
 
 
-def test_rows_that_two_workers_of_a_host_request_travel_once():
+def test_rows_that_two_workers_request_travel_once():
     keys = np.arange(200) * 2 ** 40
     with hosts([2, 1], [1, 1]) as job:
         job.dynamic_table(0, 100, [1])

@@ -99,7 +99,7 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
 
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
 @pytest.mark.parametrize('workers', [([1], [1]), ([2], [1]), ([5], [2]), ([2, 1], [1, 1])], ids=str)
-def test_buckets_of_all_workers_have_the_sums_in_the_order_of_ranks(workers, dtype):
+def test_buckets_are_summed_in_rank_order(workers, dtype):
     """The last worker of one host adds its gradients from where they are; a missing gradient keeps its range."""
     with hosts(*workers) as job:
         sizes = [int(np.prod(shape)) for shape in SHAPES]
@@ -191,7 +191,7 @@ def test_engine_keeps_the_order_of_operations(host):
             assert (value.asnumpy() == step).all()
 
 
-def test_arrays_and_buckets_may_be_deleted_before_the_engine_runs(host):
+def test_arrays_and_buckets_may_be_deleted_early(host):
     """A script may delete net and Trainer after its last step, or use new arrays in each step."""
     buffer = AllreduceBuffer(host, 1, sum(int(np.prod(shape)) for shape in SHAPES), np.dtype('float32'))
     weights = [mx.nd.zeros(shape) for shape in SHAPES]

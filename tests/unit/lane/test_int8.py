@@ -36,7 +36,7 @@ def pulled(values, form, exact=False):
 
 @given(arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 40)), elements=FLOATS))
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-def test_pulled_rows_are_rounded_to_nearest_on_all_hosts_and_exact_pushes_are_not(values):
+def test_pulled_rows_are_rounded_and_exact_pushes_not(values):
     here, there, stored = pulled(values, RowFormat.INT8, exact=True)
     np.testing.assert_array_equal(stored, values)
     with np.errstate(over='ignore'):
@@ -46,7 +46,7 @@ def test_pulled_rows_are_rounded_to_nearest_on_all_hosts_and_exact_pushes_are_no
 
 
 @pytest.mark.parametrize('width', [2, 8, 63, 64, 65, 1500])
-def test_pushed_rows_are_rounded_by_random_numbers_of_row_push_table_and_host(width):
+def test_pushed_rows_are_rounded_by_documented_random_numbers(width):
     values = rows_of(width, 7)
     here, there, stored = pulled(values, RowFormat.INT8)
     for row, (value, arrived) in enumerate(zip(values, stored)):
@@ -56,7 +56,7 @@ def test_pushed_rows_are_rounded_by_random_numbers_of_row_push_table_and_host(wi
 
 
 @pytest.mark.parametrize('width', [2, 64, 1500])
-def test_pulled_sums_of_gradients_are_rounded_at_random_and_equal_on_all_hosts(width):
+def test_pulled_sums_are_rounded_equally_on_all_hosts(width):
     values = rows_of(width, 7)
     here, there, stored = pulled(values, RowFormat.INT8_SUMS, exact=True)
     np.testing.assert_array_equal(stored, values)
@@ -75,7 +75,7 @@ def test_the_mean_of_many_pushes_is_the_value():
     assert (stored[:, [3]] == 0).all() and len(np.unique(stored[:, 1])) == 2
 
 
-def test_rows_that_are_not_finite_arrive_as_nan_and_tiny_rows_as_zeros():
+def test_infinite_rows_arrive_as_nan_tiny_as_zeros():
     values = np.ones((6, 3), np.float32)
     values[0, 1], values[1, 2], values[2, 0] = np.inf, -np.inf, np.nan
     values[3], values[4] = 1e-37, 0
@@ -139,7 +139,7 @@ def gradient(worker, step, count):
 
 @pytest.mark.parametrize('count', COUNTS)
 @pytest.mark.parametrize('shape', SHAPES)
-def test_all_workers_get_the_same_sums_and_what_is_rounded_off_is_added_later(shape, count):
+def test_sums_are_equal_and_errors_added_later(shape, count):
     steps = 5
     with hosts(*SHAPES[shape]) as job:
         buffers = job.allreduce(11, 'float32', count, quantized=True)
@@ -188,7 +188,7 @@ def test_one_host_is_exact():
 
 
 @pytest.mark.parametrize('bad', [np.inf, -np.inf, np.nan])
-def test_a_value_that_is_not_finite_reaches_all_workers_and_spoils_no_later_sum(bad):
+def test_an_infinite_value_spoils_no_later_sum(bad):
     with hosts([1, 1], [1, 1]) as job:
         buffers = job.allreduce(1, 'float32', 1000, quantized=True)
 

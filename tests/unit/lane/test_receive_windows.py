@@ -48,7 +48,7 @@ def test_windows_hold_40_ms_of_the_rate():
     assert windows([rate * 0.1] * 3, 0.1, 2) == [pytest.approx(rate * SPAN_S / 2, abs=1)] * 3
 
 
-def test_windows_hold_two_round_trips_so_that_a_rate_can_grow():
+def test_windows_hold_two_round_trips():
     assert windows([12.5e5], 0.1, 5, min_rtt_s=0.1) == [12.5e6 * 0.2 / 5]
 
 
@@ -61,7 +61,7 @@ def test_large_windows_and_single_connections_are_not_limited():
     assert windows([1000], 0.1, 1) == [NO_LIMIT]
 
 
-def test_rate_is_measured_over_50_ms_and_the_largest_one_counts():
+def test_rate_is_the_largest_over_50_ms():
     # The agent receives nothing for four intervals of 10 ms, then all bytes that have waited in its sockets.
     burst = windows([0, 0, 0, 0, 1.25e6, 0, 0, 0, 0, 1.25e6], 0.01, 5)
     assert burst[:4] == [SMALLEST] * 4
@@ -161,7 +161,7 @@ def test_agents_with_one_connection_have_no_limit(make_job):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize('hosts', [2, 3])
-def test_agents_are_woken_by_a_threshold_or_the_rest_of_a_message(make_job, hosts):
+def test_agents_wake_at_a_threshold_or_the_end(make_job, hosts):
     count = 2 * 10**6
     job = make_job([1] * hosts, [1] * hosts)
     sums = job.allreduce(3, 'float32', count)

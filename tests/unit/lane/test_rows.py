@@ -154,7 +154,7 @@ class LateStart(Hosts):
         pass
 
 
-def test_agent_without_partitions_of_a_table_reads_no_rounds_of_it():
+def test_agent_without_partitions_reads_no_rounds():
     """Workers do not wait for this agent, so the memory that it would read may change at any time."""
     job = LateStart([2], [2])
     try:

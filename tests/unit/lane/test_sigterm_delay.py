@@ -1,4 +1,4 @@
-"""SIGTERM ends a process after a delay in which it may write why, its children at once."""
+"""SIGTERM ends a process after a delay, in which it may write the reason, and ends its children at once."""
 import os
 import signal
 import subprocess

@@ -81,7 +81,7 @@ def test_rows_lack_no_own_push_and_few_others(workers, agents, form, staleness, 
 
 @pytest.mark.parametrize('dynamic', [False, True])
 @pytest.mark.parametrize('workers, agents', [([2], [1]), ([1, 1], [1, 1])])
-def test_worker_waits_for_a_slow_one_only_as_long_as_it_must(workers, agents, dynamic):
+def test_worker_waits_no_longer_than_it_must(workers, agents, dynamic):
     with hosts(workers, agents) as job:
         add_table(job, 1, len(agents), dynamic)
         push(job, 0, np.arange(10))

@@ -1,4 +1,4 @@
-"""Messages of a peer that is no honest agent: the agent ends with a reason, and neither crashes nor answers."""
+"""Messages of a peer that is no agent of the job: the agent ends with a reason, and neither crashes nor answers."""
 import re
 import socket
 import struct

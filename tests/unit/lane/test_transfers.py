@@ -179,7 +179,7 @@ def one_way(job, sender, receiver, count):
 
 @pytest.mark.parametrize('count, fit', [(5, 10), (1000, 2), (100000, 2), (600000, 0)])
 @pytest.mark.parametrize('receiver', [1, 2])
-def test_writer_may_be_ahead_by_the_room_of_its_ring(job, receiver, count, fit):
+def test_writer_may_be_ahead_by_its_ring(job, receiver, count, fit):
     sending, receiving = one_way(job, 0, receiver, count)
     sources = [np.full(count, step, 'f4') for step in range(12)]
     sends = [start(sending, source, None) for source in sources]
@@ -312,7 +312,7 @@ def test_second_transfer_with_a_tag_is_refused(job):
     assert kept
 
 
-def test_threads_that_create_a_transfer_at_the_same_time_share_it(job):
+def test_threads_that_create_one_transfer_share_it(job):
     """Backward passes of two calls of a network may run in any order, in two threads."""
     class SlowChannels(Channels):
         def transfer(self, *args):

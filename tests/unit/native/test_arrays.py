@@ -1,4 +1,5 @@
-"""NumPy views of MXNet arrays and row_sparse arithmetic, compared with MXNet and NumPy."""
+"""Arrays of MXNet: NumPy views, row_sparse arithmetic, digests, and memory that is not page-locked."""
+import ctypes
 import gc
 import os
 import weakref
@@ -22,6 +23,7 @@ from mxhybrid.native.arrays import (
     trim_heap,
     write_rows,
 )
+from mxhybrid.native.storage import lock_pages, unlock_pages
 
 pytestmark = pytest.mark.both_pythons
 
@@ -122,7 +124,7 @@ def test_split_of_an_array_that_mxnet_made(dtype):
     np.testing.assert_array_equal(rows, dense[[1, 4]])
 
 
-def test_rows_are_a_view_for_writing_and_ids_are_a_copy():
+def test_rows_are_a_view_and_ids_a_copy():
     array = make_row_sparse(np.array([1, 3]), np.ones((2, 2), 'float32'), (4, 2))
     ids, rows = row_sparse_parts(array)
     rows[1] = 5
@@ -222,7 +224,7 @@ def test_sum_sorts_a_single_unsorted_contribution():
 
 @fast
 @given(st.lists(st.lists(st.integers(0, 6), max_size=30), min_size=1, max_size=3), st.sampled_from(DTYPES))
-def test_rows_of_an_id_that_one_contribution_repeats_are_summed(id_lists, dtype):
+def test_repeated_rows_of_one_contribution_are_summed(id_lists, dtype):
     parts, dense = [], np.zeros((7, 3), dtype)
     for seed, id_list in enumerate(id_lists):
         ids = np.array(id_list, np.int64)
@@ -260,7 +262,7 @@ def resident_bytes():
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith('VmRSS'))
 
 
-def test_memory_is_given_back_and_the_edges_keep_their_values():
+def test_released_memory_leaves_values_at_its_edges():
     whole = np.ones(40_000_000, np.uint8)
     inner = whole[1000:-1000]
     before = resident_bytes()
@@ -333,9 +335,6 @@ def test_memory_is_released_when_modules_are_gone(monkeypatch):
     assert released() is None
 
 
-pytestmark = pytest.mark.both_pythons
-
-
 @pytest.mark.parametrize('array', [
     np.zeros((0, 3)), np.float32(1.5), np.arange(24.).reshape(2, 3, 4), np.arange(6, dtype=np.float16),
     np.arange(12, dtype=np.int64).reshape(3, 4).T, np.arange(10, dtype=np.uint8)[::2]])
@@ -354,3 +353,9 @@ def test_several_arrays_are_read_in_order():
     first, second = np.arange(3), np.arange(4)
     assert array_digest(first, second) != array_digest(second, first)
     assert array_digest(first, second) == array_digest(np.concatenate([first, second]))
+
+
+def test_without_a_gpu_nothing_is_locked():
+    memory = (ctypes.c_char * 10000)()
+    assert not lock_pages(ctypes.addressof(memory), len(memory), 0)
+    unlock_pages(ctypes.addressof(memory))

@@ -5,34 +5,7 @@ import pytest
 
 from mxhybrid.native import custom_operators  # noqa: F401  the module under test changes MXNet
 
-
-def register(name, needs_gradient, inputs, outputs):
-    class Sums(mx.operator.CustomOp):
-        def forward(self, is_train, req, in_data, out_data, aux):
-            for at, target in enumerate(out_data):
-                self.assign(target, req[at], mx.nd.add_n(*in_data))
-
-        def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
-            for at, target in enumerate(in_grad):
-                self.assign(target, req[at], mx.nd.add_n(*out_grad) if needs_gradient else out_data[0] - 1)
-
-    @mx.operator.register(name)
-    class Properties(mx.operator.CustomOpProp):
-        def __init__(self):
-            super().__init__(need_top_grad=needs_gradient)
-
-        def list_arguments(self):
-            return ['input%d' % at for at in range(inputs)]
-
-        def list_outputs(self):
-            return ['output%d' % at for at in range(outputs)]
-
-        def infer_shape(self, in_shape):
-            return in_shape, [in_shape[0]] * outputs, []
-
-        def create_operator(self, ctx, shapes, dtypes):
-            return Sums()
-
+from ...helpers.custom_operators import register
 
 register('needs_none', False, 1, 1)
 register('needs_all', True, 1, 1)

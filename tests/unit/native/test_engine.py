@@ -1,4 +1,4 @@
-"""Callbacks from MXNet's engine."""
+"""Operations of MXNet's engine: order, events, threads, and the last error of a thread."""
 import threading
 
 import mxnet as mx
@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from mxhybrid.native.engine import Deferred, Notifier, when_written
+from mxhybrid.native.last_error import expected_errors, take_last_error
+from mxhybrid.native.symbols import wants_gradient
 
 pytestmark = pytest.mark.both_pythons
 
 
-def test_callbacks_see_an_array_between_the_writes_before_and_after():
+def test_callbacks_see_an_array_between_two_writes():
     notifier = Notifier()
     array = mx.nd.zeros((300, 300))
     order = []
@@ -62,7 +64,7 @@ def test_many_callbacks_on_several_arrays():
     assert notifier._waiting == {}
 
 
-def test_an_operation_begins_when_its_array_is_written_and_holds_back_what_comes_later():
+def test_an_operation_waits_for_and_delays_writes():
     begun, has_begun, may_end = [], threading.Event(), threading.Event()
 
     def start(operation, complete):
@@ -92,7 +94,7 @@ def test_an_operation_begins_when_its_array_is_written_and_holds_back_what_comes
     np.testing.assert_array_equal(found, 5)
 
 
-def test_an_event_is_set_after_writes_that_fail_and_their_error_stays():
+def test_an_event_is_set_after_failed_writes():
     operations = []
     begun = threading.Event()
     deferred = Deferred(lambda _, done: (operations.append(done), begun.set()))
@@ -106,3 +108,44 @@ def test_an_event_is_set_after_writes_that_fail_and_their_error_stays():
     assert event.wait(60)
     with pytest.raises(mx.base.MXNetError, match='potrf failed'):
         failed.asnumpy()
+
+
+def fail():
+    with pytest.raises(mx.base.MXNetError):
+        mx.nd.linalg.potrf(-mx.nd.eye(2)).asnumpy()
+
+
+@pytest.fixture(autouse=True)
+def earlier():
+    take_last_error()
+
+
+def test_each_error_is_returned_once():
+    assert take_last_error() == ''
+    for _ in range(2):
+        fail()
+        assert 'potrf failed' in take_last_error()
+        assert take_last_error() == ''
+
+
+def test_it_has_one_line_without_a_stack():
+    fail()
+    text = take_last_error()
+    assert text.startswith('Check failed: ') and '\n' not in text and 'Stack trace' not in text
+
+
+def test_expected_errors_keep_the_error_before_them():
+    with expected_errors():
+        fail()
+    assert not wants_gradient(mx.nd.ones(1))
+    assert take_last_error() == ''
+    fail()
+    assert not wants_gradient(mx.nd.ones(1))
+    assert 'potrf failed' in take_last_error()
+
+
+def test_other_threads_have_their_own():
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    assert take_last_error() == ''

@@ -1,4 +1,4 @@
-"""Forks while the engine has work that needs Python, by processes of their own: a deadlock is for good."""
+"""Forks while the engine has work that needs Python; each runs in a process of its own, since a deadlock stays."""
 import os
 import subprocess
 import sys
@@ -102,7 +102,7 @@ def test_other_threads_continue_once_the_fork_is_over():
         print('went on' if count >= before + 3 else count)''') == ['went', 'on']
 
 
-def test_a_fork_waits_for_an_operation_that_a_thread_is_about_to_push():
+def test_a_fork_waits_for_an_operation_being_pushed():
     assert run('''
         import contextlib
         from mxhybrid.native import engine
@@ -123,7 +123,7 @@ def test_a_fork_waits_for_an_operation_that_a_thread_is_about_to_push():
 
 @pytest.mark.parametrize('call', ["os.fork() or os._exit(0)",
                                   "subprocess.Popen(['true'], start_new_session=True)"])
-def test_a_wait_for_a_fork_that_a_signal_handler_interrupts_leaves_the_gate_open(call):
+def test_an_interrupted_fork_leaves_the_gate_open(call):
     assert run('''
         import signal
         subprocess._USE_VFORK = False
@@ -171,7 +171,7 @@ def test_an_error_of_an_operation_is_not_lost():
         forks.fork_guard.check()''') == ['raised']
 
 
-def test_a_child_that_ends_like_any_script_has_its_own_status_and_no_native_exit_handlers():
+def test_a_child_runs_no_native_exit_handlers():
     assert run('''
         import atexit, ctypes
         libc = ctypes.CDLL(None)

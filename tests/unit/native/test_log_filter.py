@@ -1,3 +1,4 @@
+"""The filter of log lines that MXNet repeats: about copies of sparse arrays, and about lazy updates."""
 import os
 import subprocess
 import sys
@@ -54,7 +55,7 @@ def test_lazy_updates_are_not_remarked_on(monkeypatch, capfd):
     assert log_filter.VARIABLE not in os.environ
 
 
-def test_no_line_of_the_filter_itself_appears_if_mxnet_has_read_the_variable_before():
+def test_the_filter_is_silent_if_mxnet_came_first():
     before = 'from mxnet import nd\nnd.reverse(nd.ones((3, 3)).tostype("row_sparse"), axis=1).wait_to_read()\n'
     script = before + SCRIPT.replace('nd.reverse(rows, axis=1)\nnd.ones((2, 2)).copyto(rows)', '')
     env = environment()
@@ -64,7 +65,7 @@ def test_no_line_of_the_filter_itself_appears_if_mxnet_has_read_the_variable_bef
         assert done.stderr.count(word) == 1, done.stderr
 
 
-def test_lines_about_copies_do_not_appear_again_in_another_thread():
+def test_lines_about_copies_appear_in_no_other_thread():
     script = '''
 import threading
 from mxnet import nd

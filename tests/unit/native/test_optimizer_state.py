@@ -38,12 +38,12 @@ def test_state_of_real_optimizers_survives_a_replacement(name, arguments):
 
 @pytest.mark.parametrize('name, arguments, widths', [
     ('nag', {'momentum': 0.9}, [3]), ('adadelta', {}, [3, 3]), ('groupadagrad', {}, [1]), ('sgd', {}, [])])
-def test_widths_of_the_state_take_no_memory_for_the_rows(name, arguments, widths):
+def test_widths_of_state_take_no_memory(name, arguments, widths):
     rows = 2 ** 33  # more than MXNet has arrays for
     assert state_widths(mx.optimizer.create(name, **arguments), 0, (rows, 3), 'float32') == widths
 
 
-def test_the_maker_of_state_had_momentum_if_the_state_has_it():
+def test_a_maker_of_state_with_momentum_had_momentum():
     def shapes(optimizer):
         return state_shapes(optimizer, 0, (4, 2), 'float32')
 
@@ -53,7 +53,7 @@ def test_the_maker_of_state_had_momentum_if_the_state_has_it():
     assert maker_of([(4, 2)], adam, shapes) is adam  # which others refuse
 
 
-def test_updates_are_counted_for_each_device_and_begin_where_the_optimizer_says():
+def test_updates_are_counted_for_each_device():
     optimizer = mx.optimizer.create('sgd', begin_num_update=5)
     assert update_count(optimizer, 'w') == 5 and not was_updated(optimizer, 'w')
     count_update(optimizer, 'w')

@@ -107,7 +107,7 @@ def test_the_mark_is_there_while_mxnet_is_being_imported():
 
 
 @pytest.mark.parametrize('kind', OWN)
-def test_a_marked_class_is_accepted_and_found_by_its_name(kind):
+def test_a_marked_class_is_found_by_name(kind):
     optimizer = kind(learning_rate=0.5)
     check_for_table(optimizer, 'words', 'float32', 0.1)
     check_row_wise(optimizer, 'words', (7, 3), 'float32')
@@ -118,12 +118,12 @@ def test_a_marked_class_is_accepted_and_found_by_its_name(kind):
     assert unsupported_reason(route, optimizer)  # servers do not hold dense weights for it
 
 
-def test_a_derived_class_is_refused_and_the_error_names_the_mark():
+def test_a_derived_class_is_refused_naming_the_mark():
     with pytest.raises(InputError, match='mxhybrid.row_wise'):
         check_for_table(Unmarked(), 'words', 'float32', 0.0)
 
 
-def test_a_class_registered_under_a_name_of_mxnets_is_not_taken_for_it(monkeypatch):
+def test_a_class_with_mxnets_name_is_not_mxnets(monkeypatch):
     class Adam(mx.optimizer.Adam):
         """Registered in place of MXNet's."""
 

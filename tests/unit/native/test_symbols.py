@@ -1,11 +1,13 @@
-"""Operators on arrays of more dimensions than MXNet's slice and concat take."""
+"""Operators on arrays of many dimensions, compiled graphs, and the state of recording."""
 import functools
+import threading
 
 import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd
 
+from mxhybrid.native.compiled_graph import CompiledGraph, release_discarded
 from mxhybrid.native.symbols import joined_along, part_of, wants_gradient
 from mxhybrid.native.trainers import is_fresh, set_fresh
 
@@ -63,9 +65,43 @@ def test_arrays_are_joined_along_each_axis(count, dtype):
         np.testing.assert_array_equal(now.asnumpy(), output)
 
 
-pytestmark = pytest.mark.both_pythons
+FLAGS = [('static_alloc', True), ('static_shape', True), ('data_indices', [0]), ('param_indices', [])]
 
 
+def graph_of(*factors):
+    """Return a graph that multiplies its input by each factor."""
+    given = mx.sym.var('given')
+    return CompiledGraph(mx.sym.Group([given * factor for factor in factors]), FLAGS)
+
+
+def test_outputs_are_a_list():
+    assert [[array.asscalar() for array in graph_of(*factors)(mx.nd.ones(1))]
+            for factors in ((2,), (2, 3))] == [[2], [2, 3]]
+
+
+@pytest.mark.parametrize('release', [lambda: graph_of(3)(mx.nd.ones(1)), release_discarded],
+                         ids=['the next call', 'release_discarded'])
+def test_a_graph_that_another_thread_discards_is_released_later(monkeypatch, release):
+    released_in = []
+
+    class Watched(mx.nd.CachedOp):
+        """A compiled graph that records its release."""
+
+        def __del__(self):
+            released_in.append(threading.current_thread())
+            super().__del__()
+
+    monkeypatch.setattr(mx.nd, 'CachedOp', Watched)
+    graphs = [graph_of(2)]
+    discarding = threading.Thread(target=graphs.clear)
+    discarding.start()
+    discarding.join()
+    assert released_in == []
+    release()
+    assert released_in == [threading.main_thread()]
+
+
+@pytest.mark.both_pythons
 def test_arrays_that_want_a_gradient():
     data, weight = mx.nd.ones(3), mx.nd.ones(3)
     weight.attach_grad()
@@ -75,6 +111,7 @@ def test_arrays_that_want_a_gradient():
     assert wanted == [False, True, True, False, False, False]
 
 
+@pytest.mark.both_pythons
 def test_backward_passes_are_noticed():
     weight = mx.nd.ones(3)
     weight.attach_grad()

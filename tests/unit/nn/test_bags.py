@@ -76,7 +76,7 @@ def test_gradients_of_weights(combine):
         np.testing.assert_allclose(weights.grad[number].asscalar(), difference, rtol=1e-5, atol=1e-7)
 
 
-def test_the_last_dimension_is_a_bag_and_padding_is_left_out():
+def test_bags_are_the_last_dimension_without_padding():
     table = new_table()
     ids = np.array([[[1, 2, 0], [0, 0, 0]], [[3, 0, 3], [4, 5, 6]]])
     values = table.rows(np.arange(ROWS)).asnumpy()
@@ -155,7 +155,7 @@ def test_compiled_code_combines_bags_unless_their_weights_may_learn():
 @pytest.mark.parametrize('arguments, num_keys, is_direct', [
     (([1, 2, 3],), 3, True), (([[1, 2], [2, 3]],), 3, False), (([1, 2, 3], [0, 2]), 3, True),
     (([1, 1, 1], [0, 1]), 1, False)])
-def test_a_gpu_gets_the_smaller_of_the_result_and_the_distinct_rows(arguments, num_keys, is_direct):
+def test_a_gpu_gets_the_smaller_of_result_and_rows(arguments, num_keys, is_direct):
     lookup = new_table().lookup(*arguments)
     assert lookup.is_direct(num_keys)
     assert lookup._replace(context=mx.gpu(0)).is_direct(num_keys) is is_direct

@@ -60,7 +60,7 @@ def test_capacity(evict, stays):
 
 
 @pytest.mark.parametrize('grad_req, batches', [('write', [[1, 2, 3]]), ('add', [[1, 2], [3]])])
-def test_more_keys_in_a_step_than_the_capacity_are_refused(grad_req, batches):
+def test_more_keys_than_the_capacity_are_refused(grad_req, batches):
     table, trainer = new_table(capacity=2)
     table.weight.grad_req = grad_req
     for keys in batches:

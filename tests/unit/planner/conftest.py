@@ -1,4 +1,4 @@
-"""Timings of tests do not depend on other programs of the machine."""
+"""Makes timings of tests independent of other programs of the machine."""
 import pytest
 
 from mxhybrid.planner.profiling import core_benchmark

@@ -94,7 +94,7 @@ def test_numbers_of_numpy_are_numbers():
         elapsed=given.search_result.elapsed)
 
 
-def test_no_plan_needs_more_than_a_rank_has_of_its_host():
+def test_no_plan_exceeds_a_ranks_memory():
     def limited(most):
         hosts = [dataclasses.replace(host, memory_bytes=None if most is None else 2 * most)
                  for host in cluster(2, ranks=2, rate=1e6).hosts]
@@ -115,7 +115,7 @@ def test_no_plan_needs_more_than_a_rank_has_of_its_host():
     assert summary[-1].startswith('that is more than the 1 B')
 
 
-def test_the_layer_to_split_is_the_one_with_most_of_the_weights_that_are_summed_together():
+def test_the_layer_with_most_summed_weights_is_split():
     """Name the layer of a large matrix, in whose bucket the vectors of a normalization are summed."""
     net = nn.HybridSequential(prefix='net_')
     with net.name_scope():
@@ -141,7 +141,7 @@ def test_a_network_without_parameters_is_planned():
     assert make_planner(cluster(2), net).search(None, 10).prediction.seconds > 0
 
 
-def test_a_cluster_with_a_reference_is_as_fast_beside_the_profiles_as_that_says():
+def test_a_reference_beside_profiles_gives_the_speed():
     class Referred(Times):
         def kernel_times(self):
             return KernelTimes(2.0, 2.0, 2.0)
@@ -151,7 +151,7 @@ def test_a_cluster_with_a_reference_is_as_fast_beside_the_profiles_as_that_says(
         assert Planner(network(), (BATCH, 3, 8, 8), on, Referred()).model.machine.speed.tolist() == [speed] * 2
 
 
-def test_a_block_of_bert_is_planned_by_times_of_all_its_operators(tmp_path, caplog):
+def test_a_block_of_bert_is_planned_completely(tmp_path, caplog):
     """Ids of its positions come of an activation."""
     profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
     best = Planner(transformer(), [(4, 10), (4, 10), (4,)], cluster(2), profiles).search(seconds=None, proposals=20)
@@ -172,7 +172,7 @@ def test_draws_after_a_search_do_not_depend_on_measurements(tmp_path):
 
 
 @pytest.mark.parametrize('layers', [2, 12])
-def test_layers_of_attention_are_found_to_be_repeated_and_stay_on_their_ranks(layers):
+def test_repeated_layers_of_attention_keep_their_ranks(layers):
     gpt_planner = Planner(gpt(layers), [(8, 8), (8, 8)], cluster(4, rate=1e5), Times())
     # Embedding and head alone, and each of the six dense layers of a block in all blocks.
     assert [len(group) for group in gpt_planner._space.groups] == [1] + [layers] * 6 + [1]
@@ -187,7 +187,7 @@ def test_layers_of_attention_are_found_to_be_repeated_and_stay_on_their_ranks(la
     assert best.prediction.seconds < 0.2 * best.plain.seconds
 
 
-def test_searches_begin_with_tensor_parallelism_where_heads_can_be_divided():
+def test_searches_begin_with_tensor_parallelism_of_heads():
     starts = Planner(gpt(heads=2), [(8, 8), (8, 8)], cluster(4), Times()).starts()
     assert [name for name in starts if name.startswith('megatron')] == ['megatron of model 2 x batch 2']
     net = nn.Dense(8, in_units=8)
@@ -211,7 +211,7 @@ def test_experts_are_divided_where_that_is_faster():
     assert 'batch_dot0' in best.others['data parallel'].layers_to_split().values()
 
 
-def test_a_host_of_several_workers_may_be_the_best_plan():
+def test_one_host_is_a_start_of_searches():
     made = Planner(gpt(), [(8, 8), (8, 8)], cluster(2, 2, rate=1e5), Times())
     splits = made.splits(made.starts()['one host'])
     assert {split.ranks for split in splits.values()} == {(0, 1)}
@@ -227,7 +227,7 @@ def test_bad_clusters_and_counts_are_refused():
         make_planner(cluster(2), states=-1)
 
 
-def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
+def test_like_operators_are_predicted_once_and_equally():
     net = nn.HybridSequential(prefix='net_')
     with net.name_scope():
         net.add(*[nn.Dense(16, in_units=16) for _ in range(4)])
@@ -276,7 +276,7 @@ class Reversed(mx.gluon.HybridBlock):
         return self.dense(F.reverse(data, axis=0))
 
 
-def test_the_network_without_a_plan_is_not_its_split_form():
+def test_a_network_without_plan_is_not_split():
     """Each worker computes for its own samples only, where data parallelism computes for the joint batch."""
     on = cluster(4, rate=1e9)
     net_planner = make_planner(on, gpt(), [(8, 8), (8, 8)])
@@ -293,7 +293,7 @@ def test_the_network_without_a_plan_is_not_its_split_form():
     assert best.plain.seconds == plain.seconds
 
 
-def test_the_network_without_a_plan_may_have_the_size_of_the_joint_batch_in_it():
+def test_a_network_may_state_the_joint_batch():
     class Fixed(Reversed):
         def hybrid_forward(self, F, data):
             return self.dense(F.reshape(F.reverse(data, axis=0), shape=(BATCH, 64)))
@@ -303,7 +303,7 @@ def test_the_network_without_a_plan_may_have_the_size_of_the_joint_batch_in_it()
     assert made.plain().seconds == made.predict(data_parallel()).seconds
 
 
-def test_operators_of_the_joint_batch_are_reported_with_their_cost(monkeypatch):
+def test_joint_batch_operators_are_reported_with_cost(monkeypatch):
     net = Reversed()
     net.initialize()
     net_planner = make_planner(cluster(4), net, (BATCH, 64))
@@ -317,7 +317,7 @@ def test_operators_of_the_joint_batch_are_reported_with_their_cost(monkeypatch):
 
 
 @pytest.mark.parametrize('scale', [(1.5, 0.5), (2.0, 1.0)])
-def test_computation_takes_as_long_as_a_program_that_is_timed_as_a_whole(scale):
+def test_computation_takes_the_time_of_whole_programs(scale):
     """Redistributions, sums and updates take as long as before."""
     net_planner = make_planner()
     plan = parallel.grid(domain=(2,), batch=2)

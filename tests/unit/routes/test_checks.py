@@ -34,12 +34,12 @@ def test_matching_arrays_pass():
         checks.server_dtype('init', 'w', dtype)
 
 
-def test_a_wrong_shape_on_any_device_is_refused_with_both_shapes():
+def test_a_wrong_shape_is_refused_with_both():
     text = problem(checks.shapes, 'push', 'w', [mx.nd.zeros((2, 3)), mx.nd.zeros((3, 2))], (2, 3))
     assert text.startswith('push: w has shape (2, 3)') and '(3, 2)' in text
 
 
-def test_a_wrong_dtype_is_refused_with_the_cast_to_make():
+def test_a_wrong_dtype_is_refused_with_the_cast():
     text = problem(checks.dtypes, 'push', 'w', [mx.nd.zeros(2, dtype='float64')], 'float32')
     assert text.startswith('push: w has dtype float32') and 'float64' in text and ".astype('float32')" in text
 
@@ -47,7 +47,7 @@ def test_a_wrong_dtype_is_refused_with_the_cast_to_make():
 @pytest.mark.parametrize('ids, said', [
     ([2, 0, 2], 'has row id 2 more than once'), ([0, 5], 'row id 5 is out of range'),
     ([-1], 'row id -1 is out of range')])
-def test_initial_values_without_one_value_for_each_row_are_refused(ids, said):
+def test_initial_values_need_one_for_each_row(ids, said):
     value = make_row_sparse(np.array(ids), np.ones((len(ids), 3), 'f4'), (5, 3))
     text = problem(checks.initial_rows, 'init', 'words', value)
     assert text.startswith('init: ') and 'words' in text and said in text

@@ -1,4 +1,4 @@
-"""Tables that the chooser has not decided yet."""
+"""Tables that the chooser has not decided yet, and the context that the routes of a store share."""
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,10 +51,19 @@ def test_a_large_table_that_is_pushed_is_waited_for(push):
         assert push(small) and push(large)
 
 
-def test_a_large_table_whose_pushes_stop_is_not_waited_for_until_they_go_on(push):
+def test_a_table_whose_pushes_stop_is_not_awaited(push):
     large, small, dense = route('large', 1 << 20), route('small', 100), route('dense', 1)
     for _ in range(2):
         push(large)
     waits = [push(to) for _ in range(2 * MEASURED_STEPS) for to in (small, dense)]
     assert waits == [True] * 2 * MEASURED_STEPS + [False] * 2 * MEASURED_STEPS
     assert push(large) and push(small)
+
+
+def test_keys_that_look_alike_are_told_apart():
+    keys = [(3, '3'), ('3', '3'), (0, 'net_weight'), (1, 'net_weight'), ('0.net_weight', '0.net_weight'),
+            ('any', 'any')]
+    context = RouteContext(SimpleNamespace(), SimpleNamespace(), Settings(), 'hybrid0')
+    tags = [context.tag(key, name) for key, name in keys]
+    assert len({*tags, 'hybrid0.any'}) == len(keys) + 1  # which Distributed uses for itself
+    assert tags[3] == 'hybrid0.1.net_weight'

@@ -2,8 +2,9 @@
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
-from mxhybrid.routes.choice import weigh
+from mxhybrid.routes.choice import MARGIN, NEAR_DENSE_MARGIN, weigh
 from mxhybrid.routes.costs import (
+    Estimate,
     Network,
     Speed,
     Use,
@@ -38,7 +39,7 @@ def test_servers_of_a_host_have_consecutive_numbers():
     assert shares_of_hosts({0: 7}, 3, 1) == [1.0, 0.0, 0.0]
 
 
-def test_a_ring_crosses_each_host_once_but_every_worker_pushes():
+def test_a_ring_crosses_each_host_once():
     assert ring_bytes(1.0, 12, 2) == pytest.approx(4 * 11 / 12)
     apart = server_bytes([2.0] * 12, [0] * 6 + [1] * 6, [0.5, 0.5])
     merged = server_bytes([2.0] * 2, [0, 1], [0.5, 0.5])
@@ -54,7 +55,7 @@ def test_on_one_host_all_that_is_sent_counts():
 @fast
 @given(st.lists(st.tuples(amounts, st.integers(0, 3)), min_size=1, max_size=8), st.permutations(range(4)),
        st.lists(st.floats(0.01, 1), min_size=4, max_size=4))
-def test_names_of_hosts_do_not_matter_and_no_byte_is_counted_more_than_once(clients, order, weights):
+def test_names_of_hosts_do_not_change_counts(clients, order, weights):
     shares = [weight / sum(weights) for weight in weights]
     moved, hosts = [client_bytes for client_bytes, _ in clients], [host for _, host in clients]
     byte_count = server_bytes(moved, hosts, shares)
@@ -74,7 +75,7 @@ def use(alpha, workers=4, rows=10000, width=64, requests=1, gathered=0.0):
 
 @fast
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(2, 16))
-def test_servers_cost_more_the_more_rows_are_touched_and_allreduce_does_not(alpha, other_alpha, workers):
+def test_servers_cost_by_touched_rows_allreduce_does_not(alpha, other_alpha, workers):
     network = Network(Speed(0.001, 1e8), Speed(0.002, 1e8))
     low, high = (estimate(use(each, workers), network) for each in sorted((alpha, other_alpha)))
     assert low.servers_bytes <= high.servers_bytes and low.servers_s <= high.servers_s
@@ -95,14 +96,25 @@ def test_seconds_are_latency_requests_and_bytes():
 
 @fast
 @given(st.floats(1, 1e9), st.floats(1e-6, 100), st.floats(0, 100))
-def test_a_rate_is_never_infinite_negative_or_more_than_twice_what_was_seen(moved, seconds, latency):
+def test_a_rate_is_positive_and_bounded_by_measurements(moved, seconds, latency):
     found = rate(moved, seconds, latency)
     assert moved / seconds * 0.999 <= found <= 2.001 * moved / seconds
 
 
-def test_near_dense_tables_go_by_allreduce_and_sparse_ones_do_not():
+def test_near_dense_tables_go_by_allreduce():
     network = Network(Speed(0.001, 5e7), Speed(0.001, 5e7))
     ways = {}
     for alpha in (0.01, 0.5, 1.0):
         ways[alpha] = weigh(estimate(use(alpha), network), alpha, alpha, True).route
     assert ways == {0.01: 'servers', 0.5: 'servers', 1.0: 'allreduce'}
+
+
+@pytest.mark.parametrize('union, ratio, route', [
+    (0.5, MARGIN - 0.01, 'allreduce'), (0.5, MARGIN + 0.01, 'servers'), (0.95, MARGIN + 0.01, 'allreduce'),
+    (0.95, NEAR_DENSE_MARGIN + 0.01, 'servers'), (0.0, 0.0, 'allreduce')])
+def test_allreduce_must_be_cheaper_or_tables_near_dense(union, ratio, route):
+    predicted = Estimate(1.0, 1.0, 1.0, ratio)
+    choice = weigh(predicted, 0.1, union, True)
+    assert (choice.route, choice.because, choice.touched, choice.union) == (route, 'measured', 0.1, union)
+    refused = weigh(predicted, 0.1, union, False)
+    assert (refused.route, refused.because) == ('servers', 'memory' if route == 'allreduce' else 'measured')

@@ -1,4 +1,4 @@
-"""Buckets of dense weights: the outputs that get the values which the store has updated."""
+"""Buckets of dense weights choose the outputs that get the updated values."""
 import functools
 from types import SimpleNamespace
 
@@ -139,7 +139,7 @@ def test_outputs_whose_layout_an_evaluation_has_changed(collective, monkeypatch,
 
 
 @pytest.mark.parametrize('kind', ['one', 'several', 'float64', 'none of one', 'views'])
-def test_updates_write_the_first_outputs_if_they_are_separate_arrays_of_the_same_type(collective, kind):
+def test_updates_write_first_outputs_that_are_separate(collective, kind):
     weights, outs = [mx.nd.zeros(shape) for shape in SHAPES], outputs(kind)
     copies = [targets[0] if targets else None for targets in outs]
     states = [None, None] * len(SHAPES)

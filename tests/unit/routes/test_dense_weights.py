@@ -65,7 +65,7 @@ def test_without_an_updater_the_last_sum_is_the_value(route):
     assert (route.traffic.steps, route.traffic.rows) == (2, 2 * SHAPE[0])
 
 
-def test_an_updater_works_on_the_value_that_the_store_keeps(route, updater):
+def test_an_updater_changes_the_stores_value(route, updater):
     out = dense(0)
     route.pushpull([dense(2)], [out], updater, 0)
     assert (out.asnumpy() == -1).all()
@@ -73,7 +73,7 @@ def test_an_updater_works_on_the_value_that_the_store_keeps(route, updater):
     assert (read(route, updater) == -2).all()
 
 
-def test_a_value_that_the_store_need_not_keep_is_nobodys(route, updater):
+def test_a_value_that_is_not_needed_is_released(route, updater):
     outs = [dense(0)]
     route.init(dense(3), outs, 0, keeps_dense=False)
     assert (outs[0].asnumpy() == 3).all()
@@ -82,7 +82,7 @@ def test_a_value_that_the_store_need_not_keep_is_nobodys(route, updater):
     assert (gradients[0].asnumpy() == 4).all()
 
 
-def test_rows_go_on_from_the_value_and_the_counts_of_the_route_before(route, updater):
+def test_rows_continue_from_the_previous_route(route, updater):
     route.push([dense(2)], updater, 0)
     route.decide(Choice('allreduce', 'forced'))
     rows = RowAllreduce(route)
@@ -97,7 +97,7 @@ def test_rows_go_on_from_the_value_and_the_counts_of_the_route_before(route, upd
     assert gradient.indices.asnumpy().tolist() == IDS.tolist() and (gradient.data.asnumpy() == 1).all()
 
 
-def test_summed_rows_are_the_value_where_nothing_updates_until_a_dense_push(route):
+def test_summed_rows_are_the_value_without_an_update(route):
     out = mx.nd.sparse.zeros('row_sparse', SHAPE)
     with pytest.raises(InputError, match='no row_sparse value was pushed to it: give'):
         route.pull([out], None, 0, True)
@@ -112,7 +112,7 @@ def test_summed_rows_are_the_value_where_nothing_updates_until_a_dense_push(rout
         rows.pull([out], None, 0, True)
 
 
-def test_weights_without_a_table_on_the_servers_cannot_be_repartitioned(route):
+def test_weights_without_a_server_table_cannot_be_repartitioned(route):
     with pytest.raises(InputError, match='w has no table on the servers: no row_sparse value'):
         route.repartition(2)
     with pytest.raises(InputError, match='w has no table on the servers: it went to allreduce'):

@@ -1,10 +1,12 @@
-"""The search for partition counts: fit, choice and budget, on made-up curves."""
+"""The search for partition counts: fit, choice and budget, on made-up curves, and the time of a step."""
 import math
 import random
 
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
+from mxhybrid.base.settings import Settings
+from mxhybrid.routes import partition_tuner as tuner
 from mxhybrid.routes.partition_search import (
     BUDGET_SHARE,
     HORIZON_STEPS,
@@ -139,7 +141,7 @@ def test_searches_end_whatever_they_see(noise, start):
 @pytest.mark.parametrize('start, times, expected', [
     (2, {1: 9.0, 2: 8.0, 4: 7.0, 8: 6.0, 16: 6.5}, [2, 4, 8, 16]),
     (8, {1: 5.0, 2: 6.0, 4: 7.0, 8: 8.0, 16: 9.0}, [8, 16, 4, 2, 1])])
-def test_doubling_goes_on_while_it_helps_and_then_halving_does(start, times, expected):
+def test_doubling_then_halving_goes_on_while_it_helps(start, times, expected):
     search, seen = Search(start, 1, 64), []
     while search.next_count() is not None:
         seen.append(search.next_count())
@@ -153,7 +155,7 @@ def test_a_difference_within_the_noise_moves_nothing():
     assert best_count({1: 1.0, 2: 1.0, 4: 0.9}, 2) == 4
 
 
-def test_the_fits_optimum_is_taken_between_samples_only_where_it_is_clearly_better():
+def test_the_fits_optimum_must_be_clearly_better():
     sharp = {count: 100 / count + count for count in (1, 2, 4, 8, 16, 32)}  # 20 s at 10, 20.5 s at 8
     assert best_count(sharp, 1) == 10
     flat = {count: 100 + value for count, value in sharp.items()}
@@ -197,7 +199,7 @@ def test_the_budget_is_never_exceeded(tables, dearer, spread, seed):
     assert tuning.steps <= HORIZON_STEPS + (WARM_STEPS + MEASURED_STEPS) * len(candidates)
 
 
-def test_a_move_that_costs_too_much_is_not_made_and_the_reason_says_so():
+def test_a_costly_move_is_omitted_with_a_reason():
     table = Candidate('table', 2, 1, 64, lambda old, new, known: 100.0)
     tuning = Tuning([table], 0.1)
     assert play(tuning, lambda counts: 0.1) == []
@@ -205,7 +207,7 @@ def test_a_move_that_costs_too_much_is_not_made_and_the_reason_says_so():
     assert table.reason.startswith('trying 4 partitions could cost') and '2.5 s of 2.5 s are left' in table.reason
 
 
-def test_a_table_goes_back_to_its_best_count_and_the_next_one_starts_from_there():
+def test_a_table_returns_to_its_best_count():
     def step(counts):
         return 1 + 4 / counts['a'] + 0.25 * counts['a'] + 0.5 * counts['b']
 
@@ -221,7 +223,7 @@ def test_a_table_goes_back_to_its_best_count_and_the_next_one_starts_from_there(
     assert tuning.budget.lost == pytest.approx(max(0, worse) * (WARM_STEPS + MEASURED_STEPS))
 
 
-def test_an_optimum_of_the_fit_that_disappoints_is_left_again():
+def test_a_disappointing_optimum_is_left_again():
     times = {1: 101.0, 2: 52.0, 4: 29.0, 8: 20.5, 16: 22.25, 32: 35.0}
     table = Candidate('table', 1, 1, 64, no_cost)
     tuning = Tuning([table], 101.0)
@@ -233,7 +235,7 @@ def test_an_optimum_of_the_fit_that_disappoints_is_left_again():
     assert moves[-2] == ('table', 10) and moves[-1] == ('table', 8) == ('table', table.count)
 
 
-def test_an_optimum_that_is_too_dear_to_try_is_left_out_and_the_reason_says_so():
+def test_a_dear_optimum_is_omitted_with_a_reason():
     times = {1: 101.0, 2: 52.0, 4: 29.0, 8: 20.5, 16: 22.25}
     table = Candidate('table', 1, 1, 64, lambda old, new, known: 2000 if new == 10 else 1)
     assert play(Tuning([table], 101.0), lambda counts: times[counts['table']])[-1] == ('table', 8)
@@ -246,7 +248,7 @@ def test_nothing_is_tried_after_the_horizon():
     assert 'steps are over' in table.reason
 
 
-def test_a_pause_of_the_script_among_warm_steps_does_not_end_the_search():
+def test_a_pause_among_warm_steps_is_tolerated():
     table = Candidate('table', 1, 1, 64, no_cost)
     tuning = Tuning([table], 1.0)
     assert tuning.next() == (table, 2)
@@ -255,7 +257,7 @@ def test_a_pause_of_the_script_among_warm_steps_does_not_end_the_search():
     assert tuning.next() == (table, 4)
 
 
-def test_moves_that_took_longer_than_estimated_count_more_from_then_on():
+def test_slow_moves_count_more_from_then_on():
     table = Candidate('table', 1, 1, 64, lambda old, new, known: 0.5)
     tuning = Tuning([table], 1.0)
     assert tuning.next() == (table, 2)
@@ -266,3 +268,43 @@ def test_moves_that_took_longer_than_estimated_count_more_from_then_on():
 
 def test_no_tables():
     assert Tuning([], 1.0).next() is None
+
+
+class Alone:
+    """The collective of a single worker."""
+
+    rank, size = 0, 1
+
+    def allgather_json(self, value, name):
+        """Nobody else has a value."""
+        return [value]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time in seconds, as a list of one."""
+    time = [0.0]
+    monkeypatch.setattr(tuner.time, 'perf_counter', lambda: time[0])
+    return time
+
+
+def push(search, clock, *times):
+    """Push two keys at each of the times."""
+    for clock[0] in times:
+        search.before_push('a')
+        search.before_push('b')
+
+
+def test_a_step_lasts_between_pushes_of_a_key(clock):
+    search = tuner.Tuner(Settings(partitions=(('*', 'auto'),)), Alone(), 2, {}, 'unit')
+    push(search, clock, 1, 3, 6)
+    assert search._seconds == [2, 3]
+
+
+def test_steps_in_which_the_search_waited_are_omitted(clock):
+    search = tuner.Tuner(Settings(partitions=(('*', 'auto'),)), Alone(), 2, {}, 'unit')
+    push(search, clock, 1, 3)
+    for clock[0] in range(4, 100):
+        search.pause()
+    push(search, clock, 100, 101, 102)
+    assert search._seconds == [2, 1, 1]

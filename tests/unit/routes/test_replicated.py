@@ -12,19 +12,9 @@ from mxhybrid.routes.chooser import bytes_needed
 from mxhybrid.routes.replicated import Replica
 from mxhybrid.routes.row_sums import MAX_ELEMENTS, RowSum
 
+from .test_dense_weights import Alone
+
 ROWS, WIDTH = 9, 3
-
-
-class Alone:
-    """The collective of a single worker: sums and broadcasts return their input."""
-
-    rank, size = 0, 1
-
-    def allreduce_(self, array, name, priority=0):
-        """Nobody adds to it."""
-
-    def broadcast_(self, array, name, priority=0):
-        """Nobody needs it."""
 
 
 def rows(count, seed=0):
@@ -44,7 +34,7 @@ id_sets = st.sets(st.integers(0, ROWS - 1)).map(lambda ids: np.array(sorted(ids)
 
 @hypothesis_settings(max_examples=40, deadline=None)
 @given(st.lists(id_sets, min_size=1, max_size=5), st.sampled_from(['float16', 'float32', 'float64']))
-def test_a_sum_knows_its_rows_and_forgets_those_of_the_push_before(pushes, dtype):
+def test_a_sum_knows_the_last_pushs_rows_alone(pushes, dtype):
     sums = RowSum(ROWS, WIDTH, dtype, 'sum', Alone())
     for seed, ids in enumerate(pushes):
         given_rows = rows(len(ids), seed).astype(dtype)

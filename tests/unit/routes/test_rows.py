@@ -1,4 +1,4 @@
-"""Rows on their way: merges of devices, outputs."""
+"""Rows of several devices are merged, and copied to all outputs."""
 import mxnet as mx
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_gradients_of_rows_that_do_not_exist_are_refused(ids, named):
         assert read_gradient(route, [array_with(np.array(fine, np.int64))], OFF)[0].tolist() == fine
 
 
-def test_written_arrays_are_filled_once_and_copied_to_all_outputs():
+def test_written_arrays_are_filled_once_and_copied():
     outs = [mx.nd.sparse.zeros('row_sparse', (10, 2)), array_with(np.array([0, 1, 2]))]
     fills = []
 

@@ -1,4 +1,4 @@
-"""Memory that is left, in folders as the kernel shows them, and in a cgroup."""
+"""Available memory, in folders that are written like those of the kernel, and in a cgroup."""
 import subprocess
 import sys
 

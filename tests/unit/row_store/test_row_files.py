@@ -223,7 +223,7 @@ def test_files_beyond_their_budget(tmp_path):
     assert not nameless_files(tmp_path)
 
 
-def test_rows_in_files_expire_and_are_saved_as_in_memory(tmp_path):
+def test_rows_in_files_expire_as_in_memory(tmp_path):
     """Rows that leave a small cache, expire, and come back; whole saves, deltas and a loaded store."""
     options = {'width': 100, 'dtype': 'float64', 'initializer': FIRST, 'capacity': 4000, 'expire_after': 6}
     stores = [RowStore(**options), RowStore(**options, directory=str(tmp_path), resident_bytes=1)]
@@ -275,7 +275,7 @@ print('all rows are right')
 
 @pytest.mark.both_pythons
 @pytest.mark.skipif(platform.machine() != 'x86_64', reason='numbers of system calls')
-def test_rows_are_read_one_by_one_where_asynchronous_reads_are_refused(tmp_path):
+def test_rows_are_read_singly_without_asynchronous_reads(tmp_path):
     output = subprocess.run([sys.executable, '-c', REFUSED, str(tmp_path)], stdout=subprocess.PIPE, text=True,
                             timeout=60, check=True).stdout
     assert output == 'all rows are right\n'

@@ -1,4 +1,4 @@
-"""Rows are cut into row_sparse arrays, one for each partition, and come back."""
+"""Rows are cut into row_sparse arrays, one for each partition; tables that servers cannot create are refused."""
 from types import SimpleNamespace
 
 import mxnet as mx
@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from mxhybrid.base.errors import InputError
 from mxhybrid.native.arrays import row_sparse_parts
 from mxhybrid.servers import client
 from mxhybrid.servers.half_precision_keys import WireFormat
+from mxhybrid.servers.lifecycle import check_stale_rows
 from mxhybrid.servers.partitioning import Placement
 
 pytestmark = pytest.mark.both_pythons
@@ -61,3 +63,10 @@ def test_an_arrival_tells_of_missing_rows():
     arrival = client.Arrival('embed', [(0, 2)], [out], table_of(4, 1, 1, 'float32').wire_format)
     with pytest.raises(client.JobError, match='embed: a server answered a pull of 2 rows with 0'):
         arrival.write(np.empty((2, 1), np.float32))
+
+
+def test_staleness_that_no_host_can_cache_is_refused():
+    check_stale_rows('words', (2 ** 32 - 2) // 17, 1, 2)
+    with pytest.raises(InputError, match=r'words: staleness=1: a table with staleness can have at most 252645134 rows '
+                                         r'where a host has 2 workers, but it has 252645135: set MXHYBRID_STALENESS'):
+        check_stale_rows('words', (2 ** 32 - 2) // 17 + 1, 1, 2)

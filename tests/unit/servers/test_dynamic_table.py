@@ -59,7 +59,7 @@ def in_one_process(name, arguments, wd, workers, dtype):
     return weight.asnumpy()
 
 
-def test_a_lack_of_memory_for_optimizer_state_names_the_table(monkeypatch):
+def test_a_lack_of_state_memory_names_the_table(monkeypatch):
     def refused(*_):
         raise JobError('no memory')
 
@@ -110,7 +110,7 @@ def test_updates_equal_mxnets_in_one_process(name, arguments, dtype, workers, se
 
 
 @pytest.mark.parametrize('workers, servers', [([2], [1]), ([1, 1], [1, 1])])
-def test_rows_and_state_are_assigned_and_an_optimizer_starts_afresh(workers, servers):
+def test_assigned_rows_start_with_a_fresh_optimizer(workers, servers):
     def train(servers):
         table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 3)
         keys = KEYS[servers.rank::2]
@@ -170,7 +170,7 @@ def test_hits_of_the_cache_are_counted_on_each_host(workers, servers, width):
                          'cached': counts['cached'] + is_cached[:4].sum() * (workers[host] - 1)}
 
 
-def test_rows_travel_as_float16_and_all_workers_see_the_same_rows():
+def test_rows_travel_as_float16_equally_to_all():
     def train(servers):
         table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 4, wire_dtype='float16')
         rows, exact = np.empty((len(KEYS), WIDTH), 'float32'), np.empty((len(KEYS), WIDTH), 'float32')
@@ -230,7 +230,7 @@ def test_bad_input_is_refused_before_anything_is_sent():
 
 
 @pytest.mark.parametrize('workers, servers, partitions', JOBS[1:])
-def test_rows_in_files_equal_those_in_memory_and_leave_nothing(tmp_path, workers, servers, partitions):
+def test_rows_in_files_equal_those_in_memory(tmp_path, workers, servers, partitions):
     def train(servers):
         assert servers.storage_problems(str(tmp_path)) == [] if servers.rank == 0 else True
         tables = [create_dynamic_table(servers, 'table %d' % number, WIDTH, 'float32', FIRST, partitions,
@@ -399,7 +399,7 @@ def test_files_that_cannot_be_fetched(tmp_path, monkeypatch):
                           str(tmp_path / 'other'))
 
 
-def test_an_error_of_loading_is_raised_by_worker_0_and_training_goes_on():
+def test_an_error_of_loading_leaves_training_possible():
     def train(servers):
         table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 2)
         if servers.rank == 0:
@@ -434,7 +434,7 @@ def test_updates_are_recorded_in_a_trace():
     assert len(events) == 3 and sum(event['args']['rows'] for event in events) == len(KEYS)
 
 
-def test_errors_about_shared_memory_name_the_table_and_its_setting():
-    with pytest.raises(JobError, match=r'users: cannot map .*lower max_batch_rows=7 \(MXHYBRID_MAX_MAX_BATCH_ROWS\)'):
+def test_errors_of_shared_memory_name_the_setting():
+    with pytest.raises(JobError, match=r'users: cannot map .*lower max_batch_rows=7 \(MXHYBRID_MAX_BATCH_ROWS\)'):
         with named_table('users', 7):
             raise JobError('cannot map shared memory')

@@ -1,4 +1,4 @@
-"""The handler of a server: modes of pushes, commands, mistakes and recorded events."""
+"""The handler of a server: modes of pushes, commands and their pickles, mistakes and recorded events."""
 import inspect
 import os
 import pickle
@@ -109,7 +109,7 @@ def test_an_error_ends_the_server_and_is_shown(call, text):
 
 
 @pytest.mark.both_pythons
-def test_commands_travel_as_mxnet_sends_them_and_answer_with_the_one_handler(monkeypatch):
+def test_commands_of_mxnet_reach_the_one_handler(monkeypatch):
     monkeypatch.setattr(pickled_module, '_handler', None)
 
     def send(*name, **arguments):
@@ -128,7 +128,7 @@ def test_commands_travel_as_mxnet_sends_them_and_answer_with_the_one_handler(mon
 
 
 @pytest.mark.both_pythons
-def test_the_handler_passes_for_an_optimizer_where_mxnet_looks_at_it():
+def test_the_handler_passes_for_an_optimizer():
     assert isinstance(Handler(), mx.optimizer.Optimizer)
     assert Handler().multi_precision is False
     assert 'index' in inspect.signature(Handler.update_multi_precision).parameters
@@ -156,3 +156,20 @@ def test_every_update_and_its_mode_is_recorded():
     assert [(event['name'], event['cat'], event['args']['key']) for event in events] == [
         ('assign w', 'update', key) for key in table.keys]
     assert sum(event['args']['rows'] for event in events) == 3
+
+
+@pytest.mark.both_pythons
+def test_workers_make_them_without_the_servers_program():
+    program = ('import sys, mxhybrid\nfrom mxhybrid.servers.pickled import pickled\npickled("mode", {"keys": []})\n'
+               'print(*(name for name in sys.modules if name.startswith("mxhybrid.servers.")))')
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    found = subprocess.check_output([sys.executable, '-c', program], env=env, timeout=60).decode().split()
+    assert 'mxhybrid.servers.pickled' in found
+    assert not {'mxhybrid.servers.handler', 'mxhybrid.servers.main'} & set(found)
+
+
+@pytest.mark.both_pythons
+def test_commands_are_text_and_one_handler_answers_them_all():
+    assert pickled('find', {'name': 'größe'}).isascii()
+    answers = [pickle.loads(pickled('mailbox', {'keys': [key]}).encode()) for key in (4, 5)]
+    assert answers[0] is answers[1] and answers[0]._mailbox_keys == [5]

@@ -1,14 +1,17 @@
-"""Keys of tables that are gone serve later tables of the same kind."""
+"""Keys of tables: those of gone tables serve later ones, and rows travel unchanged or as pairs of float16."""
+import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 from mxhybrid.base.errors import InputError
+from mxhybrid.servers.half_precision_keys import WireFormat, packed_width, unpack
 from mxhybrid.servers.keys import KeyPool, TableKind
 from mxhybrid.servers.partitioning import MAX_KEY
 
 KIND = TableKind(10, 4, 'float32', False, True, False)
 
 
-def test_only_a_table_of_the_same_shape_and_count_gets_keys_and_each_only_once():
+def test_only_an_equal_table_gets_keys_once():
     pool = KeyPool(2, 1)
     first, other, finer = (pool.take('gone', KIND, count, 4) for count in (2, 2, 3))
     for gone in (first, other, finer):
@@ -23,7 +26,7 @@ def test_only_a_table_of_the_same_shape_and_count_gets_keys_and_each_only_once()
     assert pool.take('new', KIND, 3, 4).partitioning.count == 3
 
 
-def test_partitionings_that_a_table_had_before_serve_too_but_only_its_last_one_counts_as_load():
+def test_earlier_partitionings_serve_but_only_the_last_loads():
     pool = KeyPool(2, 1)
     keys = pool.take('gone', KIND, 2, 4)
     moved = pool.placement.move(keys.partitioning, 4, 5)
@@ -36,7 +39,7 @@ def test_partitionings_that_a_table_had_before_serve_too_but_only_its_last_one_c
 
 
 @pytest.mark.parametrize('halves, exact, sets', [(False, True, 1), (True, False, 2), (True, True, 3)])
-def test_rows_that_travel_as_float16_take_further_keys_on_the_same_servers(halves, exact, sets):
+def test_float16_rows_take_keys_on_the_same_servers(halves, exact, sets):
     keys = KeyPool(2, 1).take('new', KIND._replace(halves=halves, exact=exact), 3, 4)
     assert len(set(keys.partitioning.keys + keys.push_keys + keys.pair_keys)) == 3 * sets
     assert len(keys.push_keys) == len(keys.pair_keys) == 3 * halves
@@ -44,8 +47,42 @@ def test_rows_that_travel_as_float16_take_further_keys_on_the_same_servers(halve
         assert [key * 9973 % 2 for key in further] == list(keys.partitioning.servers)[:len(further)]
 
 
-def test_too_few_keys_are_refused_by_name_and_change_nothing():
+def test_too_few_keys_are_refused_by_name():
     pool = KeyPool(2, MAX_KEY - 9)
     with pytest.raises(InputError, match='words: 6 partitions need more keys than the servers have left, 5 each'):
         pool.take('words', KIND._replace(halves=True), 6, 4)
     assert pool.placement.keys_left() == 5 and pool.placement.bytes_on == [0, 0]
+
+
+@pytest.mark.both_pythons
+@pytest.mark.parametrize('width', [1, 2, 3, 8])
+def test_pairs_hold_rows_of_any_width(width):
+    values = np.random.RandomState(width).normal(size=(5, width)).astype(np.float16)
+    pairs = np.zeros((5, packed_width(width)), np.float32)
+    unpack(pairs, width)[:] = values
+    assert pairs.nbytes <= values.nbytes + 5 * 2
+    np.testing.assert_array_equal(unpack(pairs.copy(), width), values)
+
+
+@pytest.mark.both_pythons
+@given(st.integers(1, 5), st.lists(st.floats(-60000, 60000, width=32), min_size=1, max_size=5))
+def test_a_channel_gives_back_what_it_rounded(width, values):
+    wire_format = WireFormat('embed', np.dtype('float32'), width, (2,), (3,))
+    assert wire_format.row_bytes == 2 * width and wire_format.pushed_as == np.float16
+    rows = np.tile(np.array(values, np.float32)[:, None], (1, width))
+    target = np.empty(rows.shape, wire_format.pushed_as)
+    wire_format.narrow(rows, target)
+    pairs = np.zeros((len(rows), wire_format.pulled_width), np.float32)
+    unpack(pairs, width)[:] = target
+    np.testing.assert_array_equal(wire_format.widen(pairs), rows.astype(np.float16))
+
+
+@pytest.mark.both_pythons
+@pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
+def test_a_plain_channel_changes_nothing(dtype):
+    wire_format = WireFormat('embed', np.dtype(dtype), 3, (2, 3))
+    assert (wire_format.push_keys, wire_format.pushed_as, wire_format.pulled_width) == ((2, 3), np.dtype(dtype), 3)
+    assert wire_format.row_bytes == 3 * np.dtype(dtype).itemsize
+    rows = np.full((2, 3), np.inf, dtype)
+    wire_format.narrow(rows, rows)
+    assert wire_format.widen(rows) is rows

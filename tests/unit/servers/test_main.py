@@ -38,7 +38,7 @@ def table(name, rows):
     return {'table': name, 'keys': [5], 'rows': [rows], 'width': 4}
 
 
-def test_sealed_commands_are_carried_out_and_the_handler_is_installed_once(server):
+def test_sealed_commands_install_the_handler_once(server):
     controller, handler, installed, sealer = server
     controller(0, sealer.seal('table', table('größe', 3)).encode(), None)
     controller(0, sealer.seal('mode', {'keys': [5], 'mode': 'assign'}).encode(), None)

@@ -28,7 +28,7 @@ class Listener(OptimizedTable):
         return list(self.heard)
 
 
-def test_all_attributes_are_sent_first_and_then_only_changed_ones():
+def test_all_attributes_are_sent_then_changed_ones():
     table, sgd = Listener(), mx.optimizer.create('sgd', momentum=0.9)
     assert not table.has_optimizer and not table.state_slots()
     (reference, attributes, count), = table.news(sgd, 0.1, 0)
@@ -48,7 +48,7 @@ def test_a_count_that_was_corrected_is_expected():
     assert table.news(adam, 0.1, 5) == []
 
 
-def test_state_is_that_of_the_first_settings_until_the_class_changes():
+def test_state_follows_the_class_not_the_settings():
     table, nag = Listener(), mx.optimizer.create('nag', momentum=0.9)
     table.news(nag, 0.1, 0)
     nag.momentum = 0.0
@@ -61,7 +61,7 @@ def test_state_is_that_of_the_first_settings_until_the_class_changes():
     assert len(state_arrays(state)) == table.state_slots() == 2
 
 
-def test_settings_that_need_other_state_are_refused_also_by_a_table_that_takes_over():
+def test_settings_that_need_other_state_are_refused():
     plain, momentum = (mx.optimizer.create('sgd', momentum=value) for value in (0.0, 0.9))
     table, heir = Listener(), Listener()
     table.news(plain, 0.1, 0)

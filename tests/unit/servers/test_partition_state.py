@@ -165,7 +165,7 @@ def test_settings_with_which_one_process_fails_are_refused(name, start, change):
 
 @pytest.mark.parametrize('dtype', ['float32', 'float16', 'float64'])
 @pytest.mark.parametrize('name', STARTS)
-def test_on_demand_rows_equal_a_dense_weight_with_a_row_sparse_gradient(name, dtype):
+def test_on_demand_rows_equal_a_dense_weight(name, dtype):
     route = types.SimpleNamespace(key=0, name='w', shape=(ROWS, WIDTH), rows=ROWS, wire_dtype=np.dtype(dtype),
                                   dtype=np.dtype(dtype))
     served = 0
@@ -189,7 +189,7 @@ def test_on_demand_rows_equal_a_dense_weight_with_a_row_sparse_gradient(name, dt
     assert bool(served) == (name in KERNELS and not (name in FLOAT32_STATE and dtype != 'float32'))
 
 
-def test_on_demand_rows_take_no_state_that_the_optimizer_would_not_make_now():
+def test_on_demand_rows_take_no_outdated_state():
     route = types.SimpleNamespace(key=0, name='w', shape=(ROWS, WIDTH), rows=ROWS, wire_dtype=np.dtype('float32'),
                                   dtype=np.dtype('float32'))
     optimizer = create('sgd', {'momentum': 0.9})

@@ -1,4 +1,4 @@
-"""The partitions of tables and their placement: arithmetic, so mostly properties."""
+"""The arithmetic of partitions and their placement, mostly as properties."""
 import numpy as np
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
@@ -52,7 +52,7 @@ def test_every_row_belongs_to_exactly_one_partition(table):
 
 
 @given(tables())
-def test_shapes_count_the_members_and_differ_by_at_most_one_row(table):
+def test_shapes_differ_by_at_most_one_row(table):
     sizes = [table.shape(part)[0] for part in range(table.count)]
     assert sizes == [len(table.members(part)) for part in range(table.count)]
     assert max(sizes) - min(sizes) <= 1
@@ -102,14 +102,14 @@ def test_rows_in_partition_add_up(rows, count):
 
 
 @given(st.integers(0, 300), st.integers(0, 50), st.integers(1, 400))
-def test_chunks_join_to_all_rows_and_stay_below_the_limit(rows, row_bytes, limit):
+def test_chunks_join_to_all_rows_below_the_limit(rows, row_bytes, limit):
     found = list(chunks(rows, row_bytes, limit))
     assert [row for ids in found for row in ids] == list(range(rows))
     assert all(ids.dtype == np.int64 and (0 < len(ids) * row_bytes <= limit or len(ids) == 1) for ids in found
                if row_bytes)
 
 
-def test_row_ids_travel_in_the_smallest_type_that_has_them():
+def test_row_ids_travel_in_the_smallest_type():
     assert id_dtype(2 ** 31 - 1) == np.int32 and id_dtype(2 ** 31) == np.int64
 
 
@@ -123,7 +123,7 @@ def test_wanted_partitions_are_granted_up_to_one_a_row(rows, width, itemsize, re
 
 
 @given(st.integers(1, 10 ** 11), st.integers(1, 10 ** 6), st.sampled_from([2, 4, 8]), st.integers(1, 64))
-def test_no_key_reaches_two_gib_in_rows_or_row_keys(rows, width, itemsize, requested):
+def test_no_key_reaches_two_gib(rows, width, itemsize, requested):
     count = partition_count(rows, width, itemsize, requested)
     largest = rows_in_partition(rows, count, 0)
     assert largest * width * itemsize < TWO_GIB
@@ -175,7 +175,7 @@ def zipf_loads(count, contiguous, rows=10000):
 
 
 @pytest.mark.parametrize('count', [2, 8, 16])
-def test_rows_that_a_batch_touches_are_spread_evenly_over_partitions(count):
+def test_touched_rows_are_spread_evenly(count):
     rows = 100000
     batch = np.unique(np.minimum(np.random.RandomState(1).zipf(1.1, 20000), rows) - 1)
     dealt = np.array([len(at) for at in split(partitioning(rows, count), batch)])
@@ -185,7 +185,7 @@ def test_rows_that_a_batch_touches_are_spread_evenly_over_partitions(count):
 
 
 @pytest.mark.parametrize('count', [2, 8])
-def test_zipf_accesses_pile_up_on_ranges_but_not_on_dealt_rows(count):
+def test_zipf_accesses_pile_up_on_ranges_only(count):
     dealt, ranges = zipf_loads(count, contiguous=False), zipf_loads(count, contiguous=True)
     hottest_row = zipf_loads(10000, contiguous=False).max()
     # A row cannot be cut: the best possible load is the average plus the excess of the hottest row.
@@ -207,7 +207,7 @@ def placements(draw):
 
 
 @given(placements())
-def test_keys_are_unique_in_range_and_map_to_their_servers(drawn):
+def test_keys_are_unique_and_map_to_servers(drawn):
     num_servers, first_key, wanted = drawn
     placement = Placement(num_servers, first_key)
     taken = [placement.key_on(server) for server in range(num_servers)]
@@ -247,13 +247,13 @@ def test_bytes_are_balanced_to_within_one_partition(drawn):
     assert max(held) - min(held) <= largest
 
 
-def test_a_small_table_goes_where_the_big_one_is_not():
+def test_a_small_table_avoids_the_big_one():
     placement = Placement(2)
     assert placement.place(1000, 64, 4, 1).servers == (0,)
     assert placement.place(10, 4, 4, 2).servers == (1, 1)
 
 
-def test_running_out_of_keys_is_an_error_and_the_last_key_still_works():
+def test_running_out_of_keys_is_an_error():
     placement = Placement(1, MAX_KEY)
     assert placement.key_on(0) == MAX_KEY
     with pytest.raises(OverflowError, match='server 0 has no key left'):
@@ -268,7 +268,7 @@ def test_one_server_running_out_leaves_the_others_their_keys():
     assert placement.key_on(1 - full) == MAX_KEY
 
 
-def test_the_largest_key_times_the_prime_fits_a_c_int():
+def test_the_largest_hashed_key_fits_an_int():
     assert MAX_KEY * 9973 <= C_INT_MAX < (MAX_KEY + 1) * 9973
 
 
@@ -334,7 +334,7 @@ def test_moves_keep_the_servers_loads_even(servers, others, rows, counts):
 
 
 @given(st.integers(1, 7), st.integers(1, 8), st.integers(1, 5))
-def test_rows_stay_on_their_servers_when_every_partition_is_cut(servers, factor, again):
+def test_rows_stay_on_servers_when_partitions_are_cut(servers, factor, again):
     placement = Placement(servers)
     count = servers * factor
     rows = 12 * count * again

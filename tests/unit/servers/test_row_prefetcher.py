@@ -73,14 +73,14 @@ def test_without_a_wish_every_pull_is_a_request(server):
     assert server.asked == [[1, 3], [1, 3]]
 
 
-def test_a_wish_before_the_pull_is_sent_at_once_and_used(server):
+def test_a_wish_before_the_pull_is_used(server):
     server.prefetcher.prefetch(np.array([2, 5]), 0)
     assert server.asked == [[2, 5]]
     server.check_pull([2, 5])
     assert server.asked == [[2, 5]]
 
 
-def test_a_wish_in_the_middle_of_a_step_waits_for_the_push(server):
+def test_a_wish_amid_a_step_awaits_the_push(server):
     server.check_pull([0])
     server.prefetcher.prefetch(np.array([2, 5]), 0)
     assert server.asked == [[0]]
@@ -90,7 +90,7 @@ def test_a_wish_in_the_middle_of_a_step_waits_for_the_push(server):
     assert server.asked == [[0], [2, 5]]
 
 
-def test_rows_that_were_not_wished_for_are_asked_for_alone(server):
+def test_unwished_rows_are_asked_for_alone(server):
     server.prefetcher.prefetch(np.array([2, 5, 7]), 0)
     server.check_pull([2, 6, 7, 9])
     assert server.asked == [[2, 5, 7], [6, 9]]
@@ -126,7 +126,7 @@ def test_a_push_waits_for_rows_that_another_thread_writes(server):
     assert server.asked == [[2, 5]]
 
 
-def test_the_next_pull_does_not_wait_for_one_that_another_thread_ends(server):
+def test_a_pull_waits_for_no_other_thread(server):
     deliver = server.prefetcher.pull_later(np.array([2, 5]), np.zeros((2, 2)), 0)
     server.check_pull([3])
     deliver()
@@ -220,7 +220,7 @@ def test_stale_rows_are_requested_ahead_without_on_demand_rows():
     assert len(server.asked) == 3 and not server.open
 
 
-def test_push_does_not_wait_for_stale_rows_that_another_thread_writes():
+def test_push_does_not_wait_for_stale_rows():
     server = StaleServer()
     server.push([1])
     result = np.zeros((2, 1))

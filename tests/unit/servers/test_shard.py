@@ -138,7 +138,7 @@ ODD = {'sgd': [{'wd': 3.3e-5}, {'momentum': 1.7e-5, 'wd': 2.9e-5}],
 
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
 @pytest.mark.parametrize('name, settings', [(name, settings) for name, cases in ODD.items() for settings in cases])
-def test_updates_have_the_bits_of_mxnets_operators_at_any_learning_rate(start_shard, name, settings, dtype):
+def test_updates_have_mxnets_bits_at_any_rate(start_shard, name, settings, dtype):
     if dtype == 'float64' and name not in OF_ALL_DTYPES:
         return  # MXNet keeps their state in float32
     random = np.random.RandomState(1)
@@ -161,7 +161,7 @@ def test_updates_have_the_bits_of_mxnets_operators_at_any_learning_rate(start_sh
         np.testing.assert_array_equal(bench.pull(), reference.view, err_msg='learning rate %r' % rate)
 
 
-def test_a_push_after_the_state_is_gone_is_an_error_and_touches_nothing(start_shard):
+def test_a_push_without_state_touches_nothing(start_shard):
     bench = start_shard()
     bench.optimize(made_by_mxnet('sgd', {'momentum': 0.9}))
     bench.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))
@@ -175,7 +175,7 @@ def test_a_push_after_the_state_is_gone_is_an_error_and_touches_nothing(start_sh
 
 
 @pytest.mark.both_pythons
-def test_a_process_of_another_user_does_not_end_the_agent(start_shard, monkeypatch):
+def test_another_users_process_does_not_end_the_agent(start_shard, monkeypatch):
     bench = start_shard()
     turned_away = threading.Event()
     monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: turned_away.set())
@@ -242,7 +242,7 @@ def shared_memory_descriptors():
 
 
 @pytest.mark.both_pythons
-def test_descriptors_of_tables_are_closed_once_all_have_mapped_them(start_shard):
+def test_descriptors_are_closed_once_all_have_mapped(start_shard):
     bench = start_shard()
     before = shared_memory_descriptors()
     for number in range(1, 20):

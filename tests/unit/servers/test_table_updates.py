@@ -296,7 +296,7 @@ def test_writing_some_rows_of_a_state_keeps_the_others(name, arguments):
     equal(table.read_state(0, WIDTH), wanted)
 
 
-def test_state_of_a_partition_on_another_server_is_not_read():
+def test_state_on_another_server_is_not_read():
     handler = LoudHandler()
     handler.do_table('w', [7], [3], WIDTH)
     mailbox = mx.nd.full(MAILBOX_ELEMENTS, 5)
@@ -306,7 +306,7 @@ def test_state_of_a_partition_on_another_server_is_not_read():
     assert (mailbox.asnumpy() == 5).all()
 
 
-def test_assigned_rows_are_found_without_a_copy_of_all_ids(monkeypatch):
+def test_assigned_rows_are_found_without_copying_ids(monkeypatch):
     table, looked_at = Table(start_values(), 2), []
 
     def parts(array):

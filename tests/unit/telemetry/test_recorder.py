@@ -1,4 +1,4 @@
-"""The recorder of a process."""
+"""The recorder of events of a process."""
 import threading
 
 import pytest
@@ -96,7 +96,7 @@ def test_every_thread_has_its_number_and_name():
     assert where == {'here': threading.current_thread().name, 'there': 'loader'}
 
 
-def test_nothing_is_lost_between_threads_that_record_and_one_that_takes():
+def test_nothing_is_lost_between_recording_threads():
     recorder = Recorder('me')
     threads = [threading.Thread(target=lambda: [recorder.instant('x') for _ in range(2000)]) for _ in range(4)]
     for thread in threads:

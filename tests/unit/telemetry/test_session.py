@@ -64,7 +64,7 @@ def test_only_rank_0_opens_files(tmp_path):
     ('metrics', 'missing/x.jsonl', ['MXHYBRID_METRICS=', 'No such file or directory']),
     ('metrics', '.', ['MXHYBRID_METRICS=', 'Is a directory']),
 ])
-def test_a_place_that_cannot_be_written_is_refused_on_all_ranks(tmp_path, monkeypatch, name, path, words):
+def test_an_unwritable_place_is_refused_everywhere(tmp_path, monkeypatch, name, path, words):
     monkeypatch.chdir(tmp_path)
     settings = Settings(**dict({'trace': 'good.json'}, **{name: path}))
     plan = json.loads(json.dumps(Session().open(settings, 0)))
@@ -76,7 +76,7 @@ def test_a_place_that_cannot_be_written_is_refused_on_all_ranks(tmp_path, monkey
     assert os.listdir(str(tmp_path)) == []
 
 
-def test_a_broken_writer_is_named_by_its_setting_and_leaves_nothing_open(tmp_path, monkeypatch):
+def test_a_broken_writer_is_named_and_closed(tmp_path, monkeypatch):
     (tmp_path / 'tensorboardX.py').write_text('raise TypeError("Descriptors cannot be created directly.\\nIf ...")')
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, 'tensorboardX', raising=False)

@@ -1,4 +1,4 @@
-"""Steps and calls of a store."""
+"""Steps and calls of a store, and the traffic of a parameter."""
 import itertools
 
 import pytest
@@ -79,7 +79,7 @@ def test_records_of_steps():
     assert second['wall'] >= first['wall'] > 1e9
 
 
-def test_dynamic_tables_are_recorded_with_the_hits_of_the_cache():
+def test_dynamic_tables_are_recorded_with_cache_hits():
     words, users, items = Way('words', 'server weights', 10, 'a table'), *[
         Way(name, 'dynamic table', rows, 'a table') for name, rows in (('users', None), ('items', 20))]
     counts = {'users': {'requested': 0, 'cached': 0}, 'items': {}}
@@ -128,7 +128,7 @@ def test_spans_of_a_step_nest():
     assert events['push words']['cat'] == 'push,server weights'
 
 
-def test_a_step_may_ask_for_the_exchange_more_than_once_and_an_update_may_fail():
+def test_a_step_may_exchange_twice_and_fail():
     recorder = Recorder('me')
     meter, log = make(recorder)
     for _ in range(2):
@@ -158,7 +158,7 @@ def test_steps_go_on_over_new_routes():
         (1, 4, {'words': 0.4}), (2, 1, {'words': 0.1})]
 
 
-def test_records_have_what_the_host_moved_since_the_one_before():
+def test_records_have_the_bytes_since_the_last():
     moved = {'allreduce': {'sent': 100, 'received': 50}, 'push': {'sent': 0, 'received': 0}}
     meter, log = make(network=lambda: {kind: dict(ways) for kind, ways in moved.items()})
     for more in (7, 9):
@@ -180,3 +180,11 @@ def test_after_each_step_the_caller_is_told():
     with meter.update():
         assert not told
     assert told == [True]
+
+
+def test_traffic_adds_up():
+    traffic = Traffic()
+    traffic.add(rows=3, pushed=100)
+    traffic.add(rows=5, pushed=60)
+    traffic.add(steps=0, pulled=40)
+    assert traffic == Traffic(steps=2, rows=8, pushed=160, pulled=40)

@@ -1,4 +1,4 @@
-"""The outputs of the numbers of steps."""
+"""The files and writers that get the numbers of each step."""
 import json
 import sys
 
@@ -86,7 +86,7 @@ def test_an_output_that_fails_is_given_up_alone(tmp_path, caplog):
     assert [record.getMessage()[:31] for record in caplog.records] == ['metrics is not written any more']
 
 
-def test_errors_of_a_tensorboard_writer_do_not_end_the_job(tmp_path, only_writer, caplog):
+def test_errors_of_tensorboard_do_not_end_jobs(tmp_path, only_writer, caplog):
     only_writer('mxboard')
     board = TensorBoard(str(tmp_path))
     board._writer.add_scalar = None

@@ -1,4 +1,4 @@
-"""The one trace file."""
+"""The trace file of a job."""
 import json
 import os
 import resource
@@ -47,7 +47,7 @@ def test_without_events_it_is_an_empty_list(path):
     assert json.loads(path.read_text()) == []
 
 
-def test_the_trace_of_a_killed_process_lacks_only_the_last_bracket(path):
+def test_a_killed_process_leaves_a_readable_trace(path):
     file = TraceFile(str(path))
     file.add(0, [dict(EVENT)])
     assert json.loads(aside(path).read_text() + ']') == [dict(EVENT, pid=0)]
@@ -68,7 +68,7 @@ def test_a_process_is_named_again_when_its_name_changes(path):
 
 @pytest.mark.parametrize('wrong', [3, {}, {'ph': 'X'}, {'ph': 1, 'ts': 1}, {'ph': 'X', 'ts': 'soon'}, [],
                                    {'ph': 'X', 'ts': float('nan')}, {'ph': 'X', 'ts': 1, 'args': object()}])
-def test_values_that_are_no_events_are_refused_and_spoil_nothing(path, wrong):
+def test_impossible_values_are_refused_and_spoil_nothing(path, wrong):
     file = TraceFile(str(path))
     with pytest.raises((ValueError, TypeError)):
         file.add(0, [wrong])

@@ -1,5 +1,4 @@
-"""Events travel from every process to the one file, over real connections; the processes obey lines, as in
-test_lifeline."""
+"""Events travel from every process to the trace file, over real connections."""
 import json
 import os
 import socket
@@ -202,7 +201,7 @@ def test_dropped_events_are_said(job, caplog):
     assert 'worker 0 (host h) dropped 3 events beyond its limit' in {event['name'] for event in traced_job.events()}
 
 
-def test_a_process_that_does_not_answer_delays_the_end_but_a_moment(job, monkeypatch):
+def test_a_silent_process_delays_the_end_briefly(job, monkeypatch):
     monkeypatch.setattr(trace_writer, 'LAST_EVENTS_S', 0.2)
     traced_job = job(1)
     worker = traced_job.member('worker 0', 0)
@@ -214,7 +213,7 @@ def test_a_process_that_does_not_answer_delays_the_end_but_a_moment(job, monkeyp
     assert 'good' in {event['name'] for event in traced_job.events()}
 
 
-def test_a_listener_added_while_a_message_is_handled_disturbs_nobody():
+def test_a_listener_added_meanwhile_disturbs_nobody():
     line, heard = Lifeline.__new__(Lifeline), []
     line._listeners = {'first': lambda _: line.listen('second', heard.append)}
     line._handle({'first': 1})

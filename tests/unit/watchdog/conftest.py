@@ -1,4 +1,4 @@
-"""Processes to be looked at, and processes of a job."""
+"""Fixtures: processes to look at, and processes of a job."""
 import subprocess
 import sys
 

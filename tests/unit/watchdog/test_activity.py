@@ -80,7 +80,7 @@ def test_a_process_that_has_gone_has_no_sample(program):
     (0.02, 0.98, 8, True),     # 100 computing processes on 2 cores
     (0.02, 0.97, 400, False),  # a polling thread beside them
     (0.02, 0.40, 8, False), (0.0, 0.0, 0, False), (0.0, 1.0, 0, False)])
-def test_a_thread_that_gets_a_small_share_of_a_crowded_core(ran, waited, turns, computes):
+def test_a_thread_with_a_small_share_computes(ran, waited, turns, computes):
     seen = Activity()
     seen.add_sample({'time_s': 5.0, 'threads': {'1': [3.0, 7.0, 90]}})
     assert seen.add_sample({'time_s': 6.0, 'threads': {'1': [3.0 + ran, 7.0 + waited, 90 + turns]}}) is computes
@@ -103,7 +103,7 @@ os.kill(other, signal.SIGKILL)
 """
 
 
-def test_a_process_that_computes_on_a_crowded_core_is_seen_computing():
+def test_a_process_on_a_crowded_core_computes():
     command = [sys.executable, '-S', '-c', CROWDED]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout.readline() == b'up\n'

@@ -37,7 +37,7 @@ def hello(nonce, name=NAME, rank=1, secret=SECRET, **changes):
                                      **changes)}).encode()
 
 
-def test_a_process_that_knows_the_secret_is_admitted_by_name_and_rank():
+def test_a_process_with_the_secret_is_admitted():
     door, nonce = asked()
     assert 'peer' in door
     assert door.admit('peer', hello(nonce)) == (NAME, 1)

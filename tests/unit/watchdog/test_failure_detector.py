@@ -14,7 +14,7 @@ pytestmark = pytest.mark.both_pythons
 # ------------------------------------------------------------------------------------------ silence
 
 
-def test_a_silent_worker_is_named_with_seconds_and_likely_causes():
+def test_a_silent_worker_is_named_with_causes():
     watch = Watch(2, worker0='a', worker1='b')
     first, second = watch.peers
     assert watch.wait(LIMITS.silence + GATHER_S, [first]) is None
@@ -40,13 +40,13 @@ def test_a_silent_host_is_named_as_a_whole():
     assert len(failure.silent) == 3
 
 
-def test_on_a_host_that_lives_only_the_silent_processes_are_named():
+def test_on_a_living_host_silent_processes_are_named():
     watch = Watch(4, worker0='a', worker1='a', worker2='b', worker3='b')
     failure = watch.wait(60, watch.peers[:3])
     assert failure.reason.startswith('worker3 has been silent') and 'worker2' not in failure.reason
 
 
-def test_if_all_other_hosts_are_silent_the_own_network_is_blamed(monkeypatch):
+def test_silence_of_all_others_blames_the_own_network(monkeypatch):
     monkeypatch.setattr(identity.socket, 'gethostname', lambda: 'a')
     watch = Watch(3, worker0='a', worker1='b', worker2='c')
     failure = watch.wait(60, watch.peers[:1])
@@ -76,7 +76,7 @@ def test_a_worker_that_does_not_join_is_named():
     assert failure.reason == 'worker 1 did not join within 30 s'
 
 
-def test_the_limit_for_workers_that_do_not_join_counts_from_the_last_that_did():
+def test_the_join_limit_counts_from_the_last_join():
     watch = Watch(3, worker0='a')
     assert watch.wait(25, watch.peers) is None
     watch.peers.append(watch.detector.add_process('worker 2', 2))
@@ -84,7 +84,7 @@ def test_the_limit_for_workers_that_do_not_join_counts_from_the_last_that_did():
     assert watch.wait(10, watch.peers).reason == 'worker 1 did not join within 30 s'
 
 
-def test_a_server_that_does_not_join_is_named_and_one_that_joined_is_not():
+def test_a_server_that_does_not_join_is_named():
     watch = Watch(1, worker0='a')
     watch.detector.expect_servers(watch.peers[0], [['server', 71], ['scheduler', 72]])
     server = watch.detector.add_process('server', -1)
@@ -106,7 +106,7 @@ def test_a_server_may_join_before_its_parent_announces_it():
 # ------------------------------------------------------------------------------------------ not going on
 
 
-def test_a_worker_that_is_busy_for_all_is_reported_but_does_not_end_the_job(caplog):
+def test_a_worker_busy_for_all_is_only_reported(caplog):
     watch = Watch(2, worker0='a', worker1='a')
     with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.failure_detector'):
         assert watch.wait(500, watch.peers, worker0={'busy': True}, worker1={'calls': 1}) is None
@@ -117,7 +117,7 @@ def test_a_worker_that_is_busy_for_all_is_reported_but_does_not_end_the_job(capl
     assert failure.reason.startswith('worker0 has kept the other workers waiting')
 
 
-def test_a_worker_that_others_wait_for_is_named_with_its_location_at_doubled_intervals(caplog):
+def test_an_awaited_worker_is_named_at_doubled_intervals(caplog):
     watch = Watch(3, worker0='a', worker1='a', worker2='b')
     ahead = {'calls': 9, 'call': 'push of net_dense0_weight'}
     with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.failure_detector'):
@@ -131,7 +131,7 @@ def test_a_worker_that_others_wait_for_is_named_with_its_location_at_doubled_int
     assert failure.reason.startswith('worker2 has kept the other workers waiting for 101 s') and failure.silent == []
 
 
-def test_a_worker_that_catches_up_is_not_missed_any_more(caplog):
+def test_a_worker_that_catches_up_is_not_missed(caplog):
     watch = Watch(2, worker0='a', worker1='b')
     with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.failure_detector'):
         for calls in range(20):
@@ -181,7 +181,7 @@ def wait(watch, seconds, beating):
     return None, asked
 
 
-def test_a_silent_worker_that_computes_is_reported_and_waited_for(watch, caplog):
+def test_a_silent_worker_that_computes_is_awaited(watch, caplog):
     silent, others = watch.peers[1], [watch.peers[0]] + watch.peers[2:]
     watch.sample.busy = {pid_of(silent)}
     assert wait(watch, 90, others) == (None, [])
@@ -193,7 +193,7 @@ def test_a_silent_worker_that_computes_is_reported_and_waited_for(watch, caplog)
     assert [process['pid'] for process in failure.silent] == [pid_of(silent)]
 
 
-def test_a_worker_that_computes_as_soon_as_it_has_joined_is_reported(watch, caplog):
+def test_a_worker_that_computes_after_joining_is_reported(watch, caplog):
     silent = watch.peers[1] = watch.detector.add_process('worker1', 1)  # its first heartbeat comes with its hello
     others = [watch.peers[0]] + watch.peers[2:]
     watch.detector.handle_heartbeat(silent, {
@@ -203,7 +203,7 @@ def test_a_worker_that_computes_as_soon_as_it_has_joined_is_reported(watch, capl
     assert [record.getMessage().split(',')[0] for record in caplog.records] == ['worker1 has been silent for 11 s']
 
 
-def test_a_worker_that_others_wait_for_and_that_cannot_receive_the_end_is_killed(watch):
+def test_an_unreachable_worker_that_delays_others_is_killed(watch):
     silent, others = watch.peers[1], [watch.peers[0]] + watch.peers[2:]
     for _ in range(70):
         watch.time.now += 1
@@ -217,7 +217,7 @@ def test_a_worker_that_others_wait_for_and_that_cannot_receive_the_end_is_killed
     assert [process['pid'] for process in failure.silent] == [pid_of(silent)]
 
 
-def test_a_worker_that_stops_computing_has_the_whole_limit_from_then_on(watch):
+def test_a_worker_has_its_limit_after_computing(watch):
     silent, others = watch.peers[1], [watch.peers[0]] + watch.peers[2:]
     watch.sample.busy = {pid_of(silent)}
     assert wait(watch, 50, others) == (None, [])
@@ -237,7 +237,7 @@ def test_processes_of_other_hosts_are_sampled_by_processes_there(watch):
     assert failure.reason.startswith('worker2 has been silent')
 
 
-def test_a_host_that_is_silent_as_a_whole_is_not_sampled(watch):
+def test_a_silent_host_is_not_sampled(watch):
     for peer in watch.peers[2:]:
         watch.sample.busy.add(pid_of(peer))
     failure, asked = wait(watch, 60, watch.peers[:2])

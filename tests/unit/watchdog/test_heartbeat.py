@@ -31,7 +31,7 @@ def test_a_clock_that_goes_back_stands_still():
     assert clock.advance() == 1
 
 
-def test_only_the_first_heartbeat_has_the_identity_of_the_process():
+def test_only_the_first_heartbeat_has_the_identity():
     heartbeat = Heartbeat(60, is_worker=True)
     assert heartbeat.due()
     first = heartbeat.message(3, 'push', None)
@@ -47,7 +47,7 @@ def test_the_heartbeat_of_a_server_is_empty():
     assert heartbeat.message(0, '', None) == {}
 
 
-def test_silence_of_the_monitor_counts_by_the_limit_of_the_monitor(monkeypatch):
+def test_the_monitors_silence_counts_by_its_limit(monkeypatch):
     time = Time()
     monkeypatch.setattr(heartbeat_module.time, 'monotonic', time)
     heartbeat = Heartbeat(60, is_worker=True)
@@ -95,7 +95,7 @@ def silence(heartbeat, seconds):
     return None
 
 
-def test_a_monitor_that_computes_is_waited_for_and_given_up_in_the_end(heartbeat):
+def test_a_computing_monitor_is_given_up_late(heartbeat):
     heartbeat.handle_answer({'limit': 5, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
     heartbeat.sampler.busy = {1}
     assert silence(heartbeat, 59) is None
@@ -104,7 +104,7 @@ def test_a_monitor_that_computes_is_waited_for_and_given_up_in_the_end(heartbeat
     assert text.endswith('keeps its Python from running other threads')
 
 
-def test_a_monitor_that_hangs_is_given_up_at_the_limit(heartbeat):
+def test_a_hanging_monitor_is_given_up_in_time(heartbeat):
     heartbeat.handle_answer({'limit': 5, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
     assert silence(heartbeat, 20) == (6, 'worker 0, which watches the job, has been silent for 6 s: it hangs')
     heartbeat.mark_heard()
@@ -133,7 +133,7 @@ def test_a_monitor_on_another_host_is_sampled_by_probes(heartbeat, monkeypatch, 
 
 @pytest.mark.parametrize('letter, cause', [('S', 'it hangs'), ('T', 'it is stopped, by a signal or a debugger')])
 @pytest.mark.parametrize('there', ['a', 'b'], ids=['this host', 'another'])
-def test_the_end_of_a_silent_monitor_is_reported_with_what_was_seen_before(
+def test_a_silent_monitors_end_shows_earlier_findings(
         heartbeat, monkeypatch, there, letter, cause):
     monkeypatch.setattr(heartbeat_module, 'query_probe', lambda address: heartbeat.sampler({'pid': 1}))
     heartbeat.sampler.state = letter
@@ -144,7 +144,7 @@ def test_the_end_of_a_silent_monitor_is_reported_with_what_was_seen_before(
     assert heartbeat.death_reason() == 'worker 0, which watches the job, has been silent for 6 s: ' + cause
 
 
-def test_a_monitor_that_was_killed_on_this_host_was_not_cut_off(heartbeat, monkeypatch):
+def test_a_monitor_killed_here_was_not_cut_off(heartbeat, monkeypatch):
     heartbeat.handle_answer({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
     assert silence(heartbeat, 5) is None
     monkeypatch.setattr(heartbeat_module, 'state_of', lambda process: '')
@@ -152,7 +152,7 @@ def test_a_monitor_that_was_killed_on_this_host_was_not_cut_off(heartbeat, monke
     assert heartbeat.death_reason() == 'worker 0, which watches the job, has been silent for 6 s: it hangs'
 
 
-def test_a_silence_is_suspected_from_half_of_the_limit_on(heartbeat):
+def test_silence_is_suspected_from_half_the_limit(heartbeat):
     heartbeat.handle_answer({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
     assert silence(heartbeat, 3) is None
     assert heartbeat.suspected_silence() is None
@@ -166,7 +166,7 @@ def test_a_monitor_that_died_recently_was_not_silent(heartbeat):
     assert heartbeat.death_reason() == 'worker 0, which watches the job, died unexpectedly'
 
 
-def test_a_monitor_that_was_seen_before_its_host_was_cut_off_may_be_stopped_or_cut_off(heartbeat, monkeypatch):
+def test_a_cut_off_monitor_may_be_stopped(heartbeat, monkeypatch):
     answers = [heartbeat.sampler({'pid': 1})] * 2
     monkeypatch.setattr(heartbeat_module, 'query_probe', lambda address: answers.pop() if answers else None)
     heartbeat.handle_answer({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'b'}, 'probes': [['b', 1]]})
@@ -175,7 +175,7 @@ def test_a_monitor_that_was_seen_before_its_host_was_cut_off_may_be_stopped_or_c
     assert not answers
 
 
-def test_a_monitor_that_no_process_can_sample_is_given_up(heartbeat, monkeypatch):
+def test_a_monitor_that_cannot_be_sampled_is_given_up(heartbeat, monkeypatch):
     heartbeat.sampler.busy = {1}
     heartbeat.handle_answer({'limit': 5, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'b'}})
     assert silence(heartbeat, 20)[0] == 6
@@ -195,6 +195,6 @@ def test_the_process_of_the_monitor_never_gives_it_up(heartbeat):
     assert heartbeat.silence_reason() is None and not heartbeat.sees_monitor()
 
 
-def test_a_monitor_in_another_container_may_have_the_same_process_id(heartbeat):
+def test_a_monitor_in_a_container_may_share_the_id(heartbeat):
     heartbeat.handle_answer({'limit': 5, 'stall': 60, 'process': {'pid': os.getpid(), 'pid_space': 'b'}})
     assert silence(heartbeat, 20)[0] == 6

@@ -25,7 +25,7 @@ def sleeper():
     process.communicate()
 
 
-def test_a_stopped_process_of_this_machine_is_recognised_and_can_be_ended(sleeper):
+def test_a_stopped_process_here_can_be_ended(sleeper):
     process, known = sleeper
     assert identity.state_of(known) in ('S', 'R')
     process.send_signal(signal.SIGSTOP)

@@ -1,4 +1,7 @@
-"""The one way out of a process, whatever holds it up."""
+"""The one way out of a process, whatever holds it up, and the deadline for native code."""
+import subprocess
+import sys
+
 import pytest
 
 from mxhybrid.watchdog.leaving import ABORT_STATUS
@@ -20,7 +23,7 @@ def last_words(program):
 @pytest.mark.parametrize('cleanup, extra', [
     ('None', ''), ("lambda: sys.stderr.write('cleaned up\\n')", 'cleaned up\n'), ('lambda: 1 / 0', '')],
     ids=['plain', 'with cleanup', 'with a cleanup that fails'])
-def test_leaving_flushes_output_skips_exit_handlers_and_has_the_abort_status(cleanup, extra):
+def test_leaving_flushes_output_and_skips_exit_handlers(cleanup, extra):
     said = last_words("import atexit\natexit.register(print, 'exit handler', flush=True)\n"
                       "sys.stdout.write('last words')\nleave('the reason', cleanup=%s)" % cleanup)
     assert said == ('last words', '[mxhybrid] the reason\n' + extra)
@@ -67,18 +70,50 @@ def test_without_standard_error_the_clean_up_is_done():
 
 
 @pytest.mark.parametrize('fails', [False, True])
-def test_the_job_is_told_before_any_reader_takes_the_output(fails):
+def test_the_job_is_told_before_any_reader(fails):
     said = last_words("import os\ndef tell():\n    os.write(2, b'told\\n')\n    if %r:\n        raise OSError('gone')\n"
                       "leave('the reason', tell, lambda: os.write(2, b'cleaned up'))" % fails)
     assert said == ('', 'told\n[mxhybrid] the reason\ncleaned up')
 
 
-def test_processes_that_cannot_be_killed_do_not_prevent_the_cleanup():
+def test_unkillable_processes_do_not_prevent_the_cleanup():
     said = last_words("import os\n"
                       "leave('the reason', cleanup=lambda: os.write(2, b'cleaned up'), end_others=lambda: 1 / 0)")
     assert said == ('', '[mxhybrid] the reason\ncleaned up')
 
 
-def test_an_orderly_end_has_its_own_status_and_no_reason():
+def test_an_orderly_end_has_its_own_status():
     done = run_python(PACKAGE + "import atexit\natexit.register(print, 'exit handler')\nleave(status=0)")
     assert done.communicate(timeout=LIMIT_S) == ('', '') and done.returncode == 0
+
+
+PROGRAM = '''
+import time
+from mxhybrid.watchdog import deadline
+deadline.ECHO_DELAY_S = 0.0
+extensions = %r
+with deadline.Deadline(0.2, 'the others', missing=lambda: 'worker 1', extension=lambda: extensions.pop(0)):
+    time.sleep(%r)
+print('done')
+'''
+
+
+def run(extensions, seconds):
+    """Run a body of some seconds within a deadline of 0.2 s that grows by `extensions`."""
+    return subprocess.run([sys.executable, '-c', PROGRAM % (extensions, seconds)], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, universal_newlines=True, timeout=60)
+
+
+def test_a_process_ends_when_its_time_is_over():
+    ended = run([0.0], 60)
+    assert ended.returncode == 1 and ended.stdout == ''
+    assert 'gave up after 0.2 s waiting for the others (worker 1): see' in ended.stderr
+
+
+def test_extensions_are_added_and_named():
+    ended = run([0.3, 0.5, 0.0], 60)
+    assert ended.returncode == 1 and 'gave up after 1 s waiting for' in ended.stderr
+
+
+def test_a_process_that_needs_its_extension_goes_on():
+    assert run([30.0], 1).stdout == 'done\n'

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.both_pythons
 
 
 @pytest.mark.parametrize('victim', [0, 1, 2], ids=['worker 0', 'worker 1', 'a server'])
-def test_a_killed_process_ends_all_others_and_is_named_by_them(job, victim):
+def test_a_killed_process_ends_and_is_named(job, victim):
     _, *members = job(2, 1)
     dead = members.pop(victim)
     dead.process.kill()
@@ -44,7 +44,7 @@ def test_each_process_begins_with_its_name(job):
     assert aborted(first, '[mxhybrid] worker 0 ends, because worker 1 died')
 
 
-def test_a_stopped_process_does_not_delay_the_message_to_the_others(job):
+def test_a_stopped_process_does_not_delay_the_message(job):
     _, first, second, third = job(3)
     os.kill(second.process.pid, signal.SIGSTOP)
     third.process.kill()
@@ -69,7 +69,7 @@ def test_the_first_failure_is_the_one_that_all_name(job):
     assert 'worker 1 died' in monitor.failure
 
 
-def test_an_echo_of_a_death_waits_for_the_true_cause(job):
+def test_an_echo_of_a_death_awaits_the_cause(job):
     _, first, second, third = job(3)
     second.say('echo a native error')
     third.process.kill()
@@ -77,7 +77,7 @@ def test_an_echo_of_a_death_waits_for_the_true_cause(job):
     assert aborted(second, 'because worker 2 died')
 
 
-def test_an_echo_without_another_cause_is_reported_in_the_end(job):
+def test_an_echo_without_a_cause_is_reported(job):
     _, first, second = job(2)
     assert second.ask('echo a native error') == 'ok'
     assert aborted(first, 'because worker 1 failed: a native error')
@@ -141,7 +141,7 @@ def test_a_worker_waits_until_no_worker_needs_the_servers(job):
     assert first.answer() == 'settled'
 
 
-def test_a_death_after_the_release_still_counts_for_those_that_have_not_left(job):
+def test_a_death_after_the_release_still_counts(job):
     monitor, first, second = job(2)
     first.say('finish')
     assert second.ask('finish') == 'True' and first.answer() == 'True'
@@ -149,7 +149,7 @@ def test_a_death_after_the_release_still_counts_for_those_that_have_not_left(job
     assert aborted(second, 'because worker 0 died')
 
 
-def test_the_death_of_a_process_that_has_left_is_no_failure(job):
+def test_a_death_after_leaving_is_no_failure(job):
     monitor, first, second = job(2)
     first.say('finish')
     assert second.ask('finish') == 'True' and first.answer() == 'True'
@@ -161,7 +161,7 @@ def test_the_death_of_a_process_that_has_left_is_no_failure(job):
     assert monitor.failure is None
 
 
-def test_no_process_misses_a_monitor_after_all_workers_have_left(job):
+def test_no_process_misses_a_monitor_after_leaving(job):
     root = run_python(MONITOR + WAIT)
     try:
         host, port = root.stdout.readline().split()
@@ -189,7 +189,7 @@ def test_a_worker_that_has_left_learns_of_a_death(job):
     assert aborted(first, 'because worker 1 died')
 
 
-def test_a_failing_process_does_not_take_the_end_of_its_connection_for_a_death(job):
+def test_a_failing_process_suspects_no_other_death(job):
     monitor, first, second = job(2)
     assert first.ask('fail no memory left') == 'ok'
     assert aborted(second, 'because worker 0 failed: no memory left')
@@ -197,7 +197,7 @@ def test_a_failing_process_does_not_take_the_end_of_its_connection_for_a_death(j
     assert 'died' not in text
 
 
-def test_a_worker_that_waits_for_the_others_learns_of_a_death(job):
+def test_a_waiting_worker_learns_of_a_death(job):
     _, first, second = job(2)
     first.say('finish')
     assert second.ask('wait_for_end_of 0') == 'ok'
@@ -205,7 +205,7 @@ def test_a_worker_that_waits_for_the_others_learns_of_a_death(job):
     assert aborted(first, 'because worker 1 died')
 
 
-def test_a_killed_process_that_had_finished_still_fails_the_job(job):
+def test_a_death_after_finishing_fails_the_job(job):
     _, first, second = job(2)
     first.say('finish')
     assert second.ask('wait_for_end_of 0') == 'ok'
@@ -216,7 +216,7 @@ def test_a_killed_process_that_had_finished_still_fails_the_job(job):
 # ------------------------------------------------------------------------------------------ unequal numbers of calls
 
 
-def test_a_call_past_those_of_an_ended_worker_is_refused(job):
+def test_a_call_past_an_ended_workers_is_refused(job):
     _, first, second = job(2)
     assert [first.ask('call') for _ in range(2)] == ['ok'] * 2
     assert second.ask('call') == 'ok'
@@ -228,7 +228,7 @@ def test_a_call_past_those_of_an_ended_worker_is_refused(job):
     assert text.endswith('give every worker the same number of steps')
 
 
-def test_a_worker_that_waits_in_such_a_call_ends_and_all_others_with_it(job):
+def test_a_worker_waiting_for_an_ended_one_ends(job):
     _, first, second, third = job(3)
     assert first.ask('call') == 'ok'
     assert [second.ask('call') for _ in range(2)] == ['ok'] * 2
@@ -250,7 +250,7 @@ def test_equal_numbers_of_calls_end_in_any_order(job):
     assert [member.end() for member in members] == [(0, '')] * 3
 
 
-def test_a_worker_is_busy_until_all_that_takes_long_has_ended():
+def test_a_worker_is_busy_until_everything_has_ended():
     monitor = Monitor('127.0.0.1', 1, 0, SECRET)
     line = Lifeline(monitor.address, 'worker 0', 0, 10, SECRET)
     try:
@@ -273,7 +273,7 @@ def bound_socket():
     return sock
 
 
-def test_no_monitor_in_time_is_an_error_with_address_and_limit():
+def test_no_monitor_in_time_is_an_error():
     with bound_socket() as unheard:
         address = unheard.getsockname()
         started = time.monotonic()

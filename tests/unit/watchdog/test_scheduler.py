@@ -1,4 +1,4 @@
-"""A scheduler without a lifeline: whether it greets, whether it is gone."""
+"""A scheduler without a lifeline: it lives while it greets, and is silent or gone otherwise."""
 import queue
 import socket
 import threading
@@ -51,7 +51,7 @@ def watched(request, monkeypatch, tmp_path):
     listener.close()
 
 
-def test_a_scheduler_that_greets_lives_and_one_that_stops_greeting_is_silent(watched):
+def test_a_scheduler_that_stops_greeting_is_silent(watched):
     address, _, greets, greeted, failures = watched
     for _ in range(5):
         assert greeted.get(timeout=LIMIT_S)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.both_pythons
 LIMITS = Limits(start=20, silence=4, stall=0)
 
 
-def test_a_stopped_process_ends_all_others_and_is_ended_by_one_of_its_machine(job, monkeypatch):
+def test_a_stopped_process_ends_the_job(job, monkeypatch):
     monkeypatch.setattr('mxhybrid.watchdog.failure_detector.GATHER_S', 0.5)
     monitor = Monitor('127.0.0.1', 3, 0, SECRET, LIMITS)
     first, second, third = job(3, address=monitor.address)
@@ -32,7 +32,7 @@ def test_a_stopped_process_ends_all_others_and_is_ended_by_one_of_its_machine(jo
     assert second.process.returncode == -signal.SIGKILL
 
 
-def test_a_process_that_was_stopped_for_a_moment_goes_on(job):
+def test_a_briefly_stopped_process_goes_on(job):
     monitor = Monitor('127.0.0.1', 2, 0, SECRET, LIMITS)
     first, second = job(2, address=monitor.address)
     assert met(first, second)
@@ -44,7 +44,7 @@ def test_a_process_that_was_stopped_for_a_moment_goes_on(job):
     assert monitor.failure is None
 
 
-def test_an_answer_that_came_while_python_did_not_run_is_an_answer(job):
+def test_an_answer_while_python_stood_still_counts(job):
     root = run_python(MONITOR.replace('silence=4', 'silence=2.5') + WAIT)
     try:
         host, port = root.stdout.readline().split()
@@ -76,7 +76,7 @@ def test_a_stopped_monitor_ends_all_and_is_ended(job):
         root.communicate()
 
 
-def test_a_child_of_a_stopped_monitor_writes_the_reason_before_it_ends_with_the_monitor():
+def test_a_stopped_monitors_child_writes_the_reason():
     root = run_python(MONITOR + CHILD + WAIT, SERVER)
     try:
         assert [root.stdout.readline() for _ in range(2)][1] == 'heard of the monitor\n'
@@ -90,7 +90,7 @@ def test_a_child_of_a_stopped_monitor_writes_the_reason_before_it_ends_with_the_
         root.communicate()
 
 
-def test_a_process_that_kills_a_stopped_monitor_writes_the_reason_despite_unsent_messages():
+def test_the_killer_of_a_monitor_writes_the_reason():
     root = run_python(MONITOR + WAIT)
     try:
         stubborn = SERVER.replace("print('heard", "line.before_leaving(lambda: time.sleep(600))\nprint('heard")
@@ -105,7 +105,7 @@ def test_a_process_that_kills_a_stopped_monitor_writes_the_reason_despite_unsent
         root.communicate()
 
 
-def test_a_monitor_that_was_stopped_for_long_blames_the_stop_and_not_the_others(job, monkeypatch):
+def test_a_long_stopped_monitor_blames_the_stop(job, monkeypatch):
     monkeypatch.setattr(heartbeat_module.time, 'monotonic', Skipping())
     monitor = Monitor('127.0.0.1', 2, 0, SECRET, LIMITS)
     first, second = job(2, address=monitor.address)
@@ -161,7 +161,7 @@ def test_messages_from_before_an_end_are_handled_before_it(job, monkeypatch):
     assert aborted(parent, 'because the server was killed by SIGKILL')
 
 
-def test_a_server_whose_parent_does_not_explain_its_death_is_reported(job):
+def test_an_unexplained_death_of_a_server_is_reported(job):
     _, parent, child = job(1, 1)
     assert parent.ask('started %d' % child.process.pid) == 'ok'
     child.process.kill()

@@ -60,7 +60,7 @@ def beats(*names, waiting=AN_ARRAY, **more):
     return dict({'calls': len(names), 'call': names[-1], 'log': [1, list(names)], 'waiting': waiting}, **more)
 
 
-def test_workers_that_wait_after_other_calls_are_named_with_them(caplog):
+def test_workers_waiting_after_other_calls_are_named(caplog):
     watch = Watch(2, worker0='a', worker1='b')
     with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.standstill'):
         failure = watch.wait(200, watch.peers, worker0=beats(FORWARD, FORWARD, STEP, location='train.py:9'),
@@ -97,13 +97,13 @@ def test_a_worker_that_waits_while_another_has_ended():
             in failure.reason)
 
 
-def test_a_worker_that_waits_while_another_computes_after_another_call():
+def test_a_worker_waits_while_another_computes_elsewhere():
     watch = Watch(2, worker0='a', worker1='b')
     failure = watch.wait(200, watch.peers, worker0=beats('votes', waiting='votes'), worker1=beats(STEP, waiting=None))
     assert 'worker0 waits at train.py:1, after call number 1, votes; worker1 computes at' in failure.reason
 
 
-def test_a_difference_in_calls_is_named_if_one_worker_keeps_the_others_waiting():
+def test_a_difference_in_calls_names_the_delaying_worker():
     watch = Watch(2, worker0='a', worker1='b')
     failure = watch.wait(200, watch.peers, worker0=beats(FORWARD, FORWARD, STEP, waiting=None),
                          worker1=beats(FORWARD, STEP, waiting=None))
@@ -146,7 +146,7 @@ def test_without_a_limit_of_stalls_there_are_warnings_only(caplog, monkeypatch):
 # ------------------------------------------------------------------------------------------ the script of a process
 
 
-def test_a_script_is_idle_once_the_number_of_calls_stays():
+def test_a_script_without_new_calls_is_idle():
     script = ScriptWatcher()
     assert [script.is_idle(calls, now) for calls, now in ((1, 0), (1, 2), (1, 3), (2, 4), (2, 6), (2, 7))] == [
         False, False, True, False, False, True]
@@ -191,7 +191,7 @@ def test_the_reason_for_which_a_script_waits(body, waits, tmp_path):
 
 
 @pytest.mark.parametrize('step, expected', [(0, AN_ARRAY), (1 << 20, None)])
-def test_a_script_that_reads_or_writes_a_file_goes_on(step, expected, monkeypatch):
+def test_a_script_that_uses_files_goes_on(step, expected, monkeypatch):
     clock, moved = itertools.count(), itertools.count(0, step)
     monkeypatch.setattr(script_module, '_is_in_libraries', lambda: True)
     monkeypatch.setattr(script_module.proc, 'disk_bytes', lambda: next(moved))

@@ -3,7 +3,7 @@
 =============  ==========================================================================================
 module         contents
 =============  ==========================================================================================
-`cli`          the command line: draws, runs, shrinks failures, counts
+`session`      draws networks, runs them, shrinks failures, counts
 `runner`       runs many networks in the same job
 `body`         what every worker runs
 `shrinking`    makes a failing network small

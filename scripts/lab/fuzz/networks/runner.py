@@ -4,12 +4,12 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from lab.jobs import start_job
 from lab.processes import PATIENCE
 
-from ..runner import Outcome, await_end
+from ..runner import Outcome, await_end, run_in_jobs
 
 BODY = Path(__file__).resolve().parent / 'body.py'
 
@@ -34,23 +34,12 @@ def run(programs: List[Dict[str, Any]]) -> List[Outcome]:
         names = ['%03d' % number for number in range(len(programs))]
         for name, program in zip(names, programs):
             (directory / (name + '.json')).write_text(json.dumps(program))
-        outcomes: Dict[str, Outcome] = {}
-        left = names
-        while left:
-            end_of_job = _run_job(directory, left, programs[0])
-            for name in left:
-                verdict = directory / (name + '.verdict.json')
-                if not verdict.exists():
-                    break
-                outcomes[name] = Outcome(*json.loads(verdict.read_text()))
-            left = [name for name in left if name not in outcomes]
-            if left and end_of_job is None:
-                raise RuntimeError('the job ended well without %s' % left)
-            if left:
-                outcomes[left[0]] = _blamed(directory, left[0], end_of_job)
-                left = left[1:]
-            elif end_of_job is not None:
-                outcomes[names[-1]] = end_of_job._replace(words='at the end of the job: ' + end_of_job.words)
+
+        def read(name: str) -> Optional[Outcome]:
+            verdict = directory / (name + '.verdict.json')
+            return Outcome(*json.loads(verdict.read_text())) if verdict.exists() else None
+        outcomes = run_in_jobs(directory, 'job', names, lambda: _run_job(directory, programs[0]), read,
+                               lambda name, ended: _blamed(directory, name, ended), lambda last, ended: ended)
         return [outcomes[name] for name in names]
     finally:
         shutil.rmtree(str(directory), ignore_errors=True)
@@ -66,11 +55,8 @@ def _blamed(directory: Path, name: str, ended: Any) -> Outcome:
     return ended._replace(words='%s (%s)' % (ended.words, where))
 
 
-def _run_job(directory: Path, names: List[str], program: Dict[str, Any]) -> Any:
+def _run_job(directory: Path, program: Dict[str, Any]) -> Any:
     """Run the body to its end, in a job of a program's sort; return its problem, None if it succeeded."""
-    for path in directory.glob('progress.job.*'):
-        path.unlink()
-    (directory / 'programs.job').write_text(json.dumps(names))
     env = {'MXHYBRID_LOG_LEVEL': 'ERROR', 'MXHYBRID_STALL_TIMEOUT': str(20 * PATIENCE),
            'MXNET_STORAGE_FALLBACK_LOG_VERBOSE': '0',
            'MXHYBRID_SHARD_UPDATES': str(int(program['shard_updates']))}

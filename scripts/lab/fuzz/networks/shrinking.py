@@ -1,18 +1,12 @@
-"""Makes a failing network small: fewer outputs and statements, inputs in place of values, a simpler plan.
-
-Shrinking is a generator, so that candidates of several networks share a job: it gives candidates, and is sent which of
-them still fail.
-"""
+"""Makes a failing network small: fewer outputs and statements, inputs in place of values, a simpler plan."""
 import copy
-from typing import Any, Callable, Dict, Generator, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
+from ..shrinking import Shrinking
 from .network import Program, base, pruned, samples_of
 
 #: Examines a candidate: gives it with the shapes of its outputs, or None where one process does not train it.
 Examine = Callable[[Program], Optional[Program]]
-
-#: Gives candidates, takes verdicts, and returns the smallest program.
-Shrinking = Generator[List[Program], Sequence[bool], Program]
 
 #: Rounds of candidates.
 _ROUNDS = 24

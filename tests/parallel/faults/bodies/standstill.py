@@ -1,4 +1,4 @@
-"""Workers that make other calls than each other, so that all of them wait; the first argument says which."""
+"""Workers make different calls, so that all of them wait; the first argument selects the calls."""
 import contextlib
 import sys
 

@@ -1,4 +1,4 @@
-"""The cores that the threads of a worker, and its children, may use, by ``test_core_binding.py``."""
+"""Report the cores that the threads of a worker, and its children, may use, for ``test_other_launchers.py``."""
 import multiprocessing
 import os
 

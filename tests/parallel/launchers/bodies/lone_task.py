@@ -1,4 +1,4 @@
-"""A step of a Trainer, by ``lone_task.py``; with ``init`` the script initialises Horovod first."""
+"""Make one step of a Trainer; with the argument ``init``, initialise Horovod first."""
 import sys
 
 import mxnet as mx

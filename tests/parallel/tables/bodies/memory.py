@@ -1,4 +1,4 @@
-"""Memory of a worker's own with a large table, before and after it trains, and while it saves and loads.
+"""Report the memory of a worker beside a large table: before and after training, while it saves and loads.
 
 Memory that it shares is not its own: rows that it reads where the servers hold them, on its host, are there once.
 """

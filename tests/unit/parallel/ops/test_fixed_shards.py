@@ -1,4 +1,4 @@
-"""Operators on weights alone: layers that compute the same from their weights have equal keys."""
+"""Operators on weights alone: layers that compute the same from their weights have the same key."""
 import mxnet as mx
 
 from mxhybrid.parallel.ops.fixed_shards import structure_of, weight_boxes
@@ -25,7 +25,7 @@ def layers(parts):
     return graph, [operator.inputs[1] for operator in graph.computing if operator.op == 'FullyConnected']
 
 
-def test_layers_that_are_alike_read_boxes_at_the_same_places():
+def test_layers_that_are_alike_read_equal_boxes():
     graph, entries = layers([PARTS] * LAYERS)
     (key,) = {structure_of(graph, entry)[0] for entry in entries}
     rows = len(PARTS) * FEATURES

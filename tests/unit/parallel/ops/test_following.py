@@ -1,4 +1,4 @@
-"""Splits that follow: through transposes, reshapes, slices and sums, no rank reads elements of another rank."""
+"""Splits that follow transposes, reshapes, slices and sums: no rank reads elements of another rank."""
 import mxnet as mx
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_partial_sums_and_copies_are_not_followed(producer):
     assert followed(lambda F, data: F.transpose(data), (8, 6), producer) is None
 
 
-def test_where_a_shard_needs_more_than_a_rank_has_nothing_follows():
+def test_a_shard_that_needs_more_does_not_follow():
     assert followed(lambda F, data: F.max(data, axis=1), (8, 6), Split((1, 2), range(2))) is None
     assert followed(lambda F, data: F.slice_axis(data, axis=0, begin=1, end=3), (8, 6), Split((4, 1), range(4))) is None
 

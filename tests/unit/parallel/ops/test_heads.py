@@ -64,7 +64,7 @@ def test_interleaved_products_say_what_heads_are():
     assert limits['scores'] == [SAMPLES, HEADS, TIMES, 1] and limits['context'] == [TIMES, SAMPLES, HEADS]
 
 
-def test_scores_that_another_product_reads_as_keys_have_no_factors():
+def test_scores_that_are_read_as_keys_have_no_factors():
     """Samples and heads of the first product are times of keys in the second one."""
     queries, keys = (mx.sym.FullyConnected(mx.sym.var('x'), num_hidden=count * FEATURES * HEADS, flatten=False)
                      for count in (1, 2))
@@ -77,7 +77,7 @@ def test_scores_that_another_product_reads_as_keys_have_no_factors():
     assert shapes['again'] == (TIMES, HEADS, TIMES, TIMES * HEADS)
 
 
-def test_two_counts_of_heads_of_one_dimension_are_no_factors():
+def test_two_counts_of_heads_are_no_factors():
     x = mx.sym.var('x')
     scores = mx.sym.contrib.interleaved_matmul_selfatt_qk(x, heads=2, name='scores')
     context = mx.sym.contrib.interleaved_matmul_selfatt_valatt(x, scores, heads=2, name='context')
@@ -87,7 +87,7 @@ def test_two_counts_of_heads_of_one_dimension_are_no_factors():
     assert {operator.name: graph.shape(operator) for operator in graph.computing}['scores'] == (8, TIMES, TIMES)
 
 
-def test_heads_inside_of_the_channels_of_one_projection_are_a_dimension_of_its_weight():
+def test_heads_inside_channels_are_a_weights_dimension():
     joint = mx.sym.FullyConnected(mx.sym.var('x'), num_hidden=3 * WIDTH, flatten=False, name='joint')
     apart = mx.sym.transpose(mx.sym.reshape(joint, shape=(0, 0, 3, HEADS, -1)), axes=(2, 0, 3, 1, 4))
     query, key, _ = mx.sym.split(apart, num_outputs=3, axis=0, squeeze_axis=True)

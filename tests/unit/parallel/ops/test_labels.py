@@ -1,4 +1,4 @@
-"""Digests and labels of networks, which know no counters of names."""
+"""Digests and labels of networks do not depend on the numbers in names."""
 import mxnet as mx
 import pytest
 from mxnet import gluon
@@ -117,7 +117,7 @@ def test_a_network_made_again_has_the_same_labels(name, scope):
     assert from_json(plan).resolve(second.graph, second.dimensions, 2).splits == splits
 
 
-def test_a_cell_that_was_called_before_has_the_same_labels():
+def test_a_called_cell_has_the_same_labels():
     net = NETWORKS['steps of a cell']()
     net.initialize()
     before = labels(traced(net, SHAPE))

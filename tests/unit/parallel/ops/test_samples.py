@@ -1,4 +1,4 @@
-"""Sample axes: rules know that of every output, or workers have the output whole; equal lengths tell nothing."""
+"""Rules know the sample axis of every output, or workers have the output whole; equal lengths do not mislead them."""
 import mxnet as mx
 import numpy as np
 import pytest

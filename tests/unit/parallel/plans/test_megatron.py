@@ -81,7 +81,7 @@ def test_a_rank_has_its_part_of_weights_and_state(sequence):
 
 @pytest.mark.parametrize('name, weight', [('gpt of one projection', 'layer0_qkv_weight'), ('gluonnlp', 'query_weight'),
                                           ('sockeye decoder', 'self_in_weight')])
-def test_no_rank_has_a_projection_of_which_it_needs_a_part(name, weight):
+def test_no_rank_has_part_of_a_projection(name, weight):
     """Each rank has a quarter: of one projection for queries, keys and values, of weights that are woven together, and
     of a projection after which `split` and `concat` do not keep the features of a head together.
     """

@@ -130,7 +130,7 @@ def twice():
     return traced(net, (4, 8))
 
 
-def test_degrees_that_do_not_fit_are_named_with_their_product(twice):
+def test_degrees_that_do_not_fit_name_their_product(twice):
     for request, words in (({'samples': 2, 'channels': 4}, r'8 shards \(samples 2 x channels 4\)'),
                            ({'channels': 4, 'partials': 2}, r'8 shards \(channels 4 x partials 2\)')):
         with pytest.raises(InputError, match='it has %s, but there are 4 ranks: give numbers whose product is at most 4'
@@ -214,7 +214,7 @@ class Nameless(mx.gluon.HybridBlock):
         return F.tanh(self.second(F.relu(self.first(F.relu(data)))))
 
 
-def test_a_network_without_a_prefix_has_the_same_names_each_time(tmp_path):
+def test_a_network_without_prefix_keeps_its_names(tmp_path):
     net, path = Nameless(), str(tmp_path / 'plan.json')
     net.initialize()
     first = traced(net, (4, 8))
@@ -243,7 +243,7 @@ def scalar(F, x):
     return F.contrib.allclose(x, x).reshape((1,))
 
 
-def test_a_scalar_is_refused_where_its_shape_counts_as_unknown():
+def test_a_scalar_is_refused_for_unknown_shapes():
     with pytest.raises(InputError, match=r'allclose.* returns an array of shape \(\)'):
         network_of(scalar)
 

@@ -74,7 +74,7 @@ def test_the_table_has_bytes_of_each_call():
     assert lines == {'conv0_fwd': ['1.0', 'kB'], 'conv0_fwd#2': ['2.0', 'kB']}
 
 
-def test_an_operator_that_reads_both_is_timed_with_two_inputs():
+def test_an_operator_that_reads_both_has_two_inputs():
     net = Added()
     net.initialize()
     network = traced(net, [(4, 5), (4, 5)])

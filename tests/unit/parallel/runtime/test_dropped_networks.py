@@ -29,7 +29,7 @@ def others():
     dropped_networks._dropped.extend(before)
 
 
-def test_the_thread_that_calls_releases_what_another_thread_has_collected():
+def test_the_calling_thread_releases_collected_networks():
     released, owner = [], Owner()
     release_after(owner, lambda: True, lambda: released.append(threading.current_thread()))
     release_dropped()
@@ -44,7 +44,7 @@ def test_the_thread_that_calls_releases_what_another_thread_has_collected():
     assert released == [threading.current_thread()]
 
 
-def test_a_network_waits_for_its_backward_passes_and_others_do_not():
+def test_only_own_backward_passes_are_waited_for():
     begun, released, owners = [], [], [Owner(), Owner()]
     release_after(owners[0], lambda: bool(begun), lambda: released.append('waits'))
     release_after(owners[1], lambda: True, lambda: released.append('done'))
@@ -71,7 +71,7 @@ def failed():
     return mx.nd.linalg.potrf(-mx.nd.eye(2))
 
 
-def test_an_error_of_an_operation_stays_for_its_reader_and_the_network_is_released():
+def test_a_network_is_released_although_an_operation_failed():
     released, owner, other = [], Owner(), failed()
     release_after(owner, lambda: True, lambda: released.append(True), [failed()])
     del owner
@@ -85,7 +85,7 @@ def test_an_error_of_an_operation_stays_for_its_reader_and_the_network_is_releas
     mx.nd.waitall()
 
 
-def test_a_network_whose_redistributions_do_not_end_waits_and_no_call_waits_for_it_again(monkeypatch):
+def test_an_unending_redistribution_delays_no_call_twice(monkeypatch):
     monkeypatch.setattr(dropped_networks, 'PATIENCE_S', 0.1)
     ends, released, owner, token = [], [], Owner(), mx.nd.zeros(1)
     begun = threading.Event()
@@ -107,7 +107,7 @@ def test_a_network_whose_redistributions_do_not_end_waits_and_no_call_waits_for_
     assert released == [True]
 
 
-def test_networks_in_cycles_are_found_without_a_collection_by_python():
+def test_networks_in_cycles_need_no_collection():
     gc.collect()
     gc.disable()
     try:

@@ -53,7 +53,7 @@ def test_an_outline_that_is_longer():
     assert 'worker 0 has nothing more, worker 1 has outputs' in told([first, longer])
 
 
-def test_a_plan_of_worker_0_is_for_the_same_network_with_other_names():
+def test_a_plan_fits_the_network_with_other_names():
     (theirs, _), (ours, _) = network(), network()
     splits = data_parallel().resolve(theirs.graph, theirs.dimensions, 2).splits
     plan = Explicit({theirs.graph.label(theirs.graph.operators[number]): split for number, split in splits.items()},

@@ -65,7 +65,7 @@ class Behind(gluon.HybridBlock):
         return hidden, self._operator(F, hidden if self._reads_layer else x)
 
 
-def test_a_gradient_that_would_go_back_through_it_is_refused_by_name():
+def test_a_gradient_back_through_it_is_refused():
     """The error names it, and not the operator before it, whose gradient is zero."""
     net = Behind(lambda F, x: F.broadcast_add(F.round(F.all_finite(x)).reshape((1, 1)), F.shuffle(x, name='mixed')),
                  True)
@@ -86,7 +86,7 @@ def test_a_gradient_that_would_go_back_through_it_is_refused_by_name():
 @pytest.mark.parametrize('operator', [lambda F, x: F.round(F.all_finite(x)), lambda F, x: F.BlockGrad(F.shuffle(x)),
                                       lambda F, x: F.floor(F.sqrt(x))])
 @pytest.mark.parametrize('reads_layer', [False, True])
-def test_a_gradient_that_is_zero_in_one_process_is_not_asked_for_behind_a_redistribution(operator, reads_layer):
+def test_a_zero_gradient_is_not_redistributed(operator, reads_layer):
     """MXNet does not know that the gradient of a redistribution is zero, and would multiply it by that of sqrt at 0."""
     net = Behind(operator, reads_layer)
     net.initialize()

@@ -33,7 +33,7 @@ def test_gradients_are_those_of_the_segment(segment, failures):
     assert failures == []
 
 
-def test_a_call_after_the_end_of_the_threads_ends_the_job(segment, failures):
+def test_a_call_after_the_threads_ends_the_job(segment, failures):
     segment._threads.close()
     arrays = [mx.nd.ones(1)]
     with pytest.raises(InputError, match='its thread mxhybrid-segment'):

@@ -83,13 +83,13 @@ def test_the_only_reader_is_part_of_the_operator(case):
     assert (not {'relu', 'Activation'} & set(ops)) == is_part, ops
 
 
-def test_a_reader_with_another_split_is_an_operator_of_its_own():
+def test_a_reader_with_another_split_stays_an_operator():
     ops = ops_of(CASES['relu'][0], grid(batch=2))
     assert '_NDArray' in ops and 'relu' in ops
 
 
 @pytest.mark.parametrize('case', POOLED)
-def test_a_pooling_that_halves_images_is_part_of_the_operator(case):
+def test_a_halving_pooling_is_part_of_the_operator(case):
     after, size, is_part = POOLED[case]
     ops = ops_of(after, size=size)
     assert '_NDArray' in ops and 'BatchNorm' not in ops

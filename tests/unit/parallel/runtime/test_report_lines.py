@@ -80,7 +80,7 @@ def test_other_reductions_have_lines_of_their_own():
     assert [line.operators for line in lines] == [[operator] for operator in network.graph.computing]
 
 
-def test_a_norm_that_is_split_in_several_ways_has_several_lines():
+def test_a_norm_with_several_splits_has_several_lines():
     network = network_of(layer_norm)
     splits = data_parallel().resolve(network.graph, network.dimensions, 2).splits
     last = next(operator for operator in network.graph.computing if network.graph.label(operator) == 'broadcast_add0')

@@ -1,4 +1,4 @@
-"""Backward passes of several calls, and second ones of one call, in one process."""
+"""Backward passes after several calls, and second backward passes of one call, in one process."""
 import mxnet as mx
 import numpy as np
 import pytest

@@ -97,7 +97,7 @@ def test_values_of_heads_pass_through_in_slabs_of_rows(slab_bytes, monkeypatch):
     np.testing.assert_array_equal(array.asnumpy(), values.reshape(3, 2, 2, 5)[:, 1].reshape(6, 5))
 
 
-def test_heads_of_a_whole_weight_come_back_as_its_rows(monkeypatch):
+def test_heads_of_a_whole_weight_are_its_rows(monkeypatch):
     monkeypatch.setattr(sharded_parameters, 'SLAB_BYTES', 100)
     weight = ShardedWeight(Alone(), (12, 5), {0: ((0, 3), (0, 2), (0, 2), (0, 5))}, 0, ((3, 2, 2), (5,)))
     values = np.arange(60, dtype=np.float32).reshape(12, 5)

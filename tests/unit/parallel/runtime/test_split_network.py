@@ -1,4 +1,4 @@
-"""Plans that a network cannot follow are refused before any weight moves."""
+"""Plans that a network cannot follow are refused early; casts of mixed precision are operators like others."""
 from types import SimpleNamespace
 
 import mxnet as mx
@@ -9,6 +9,7 @@ from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid.base.errors import InputError
+from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.strategies import by_name, data_parallel
 from mxhybrid.parallel.runtime.split_network import apply_plan
@@ -27,7 +28,7 @@ class TwoCalls(gluon.HybridBlock):
 
 
 @pytest.mark.parametrize('use_global_stats', [False, True])
-def test_calls_of_one_batch_norm_that_split_its_channels_differently_are_refused(use_global_stats):
+def test_calls_of_a_norm_split_differently_are_refused(use_global_stats):
     net = TwoCalls(use_global_stats=use_global_stats)
     net.initialize()
     workers = SimpleNamespace(size=2, rank=0)
@@ -63,7 +64,7 @@ def untrainable(net, plan, ranks, frozen=(), **how):
 @pytest.mark.parametrize('calls, scaled, words', [
     (2, False, '2 operators read net_weight, among them deconvolution0'),
     (1, True, '_mulscalar0 computes the weight of deconvolution0'), (1, False, '')])
-def test_gradients_of_transposed_convolutions_that_mxnet_cannot_add_up_are_refused(calls, scaled, words):
+def test_impossible_sums_of_transposed_convolutions_are_refused(calls, scaled, words):
     """MXNet alone ends with "could not execute a primitive" or a segmentation fault in the backward pass."""
     net = Transposed(calls, scaled)
     net.initialize()
@@ -102,14 +103,14 @@ def test_transposed_convolutions_with_filters_for_each_channel_are_trained(calls
 
 
 @pytest.mark.parametrize('channels, words', [(2, ''), (4, '2 operators read net_weight, among them deconvolution0')])
-def test_a_shard_of_one_channel_is_no_convolution_of_groups(channels, words):
+def test_a_shard_of_one_channel_has_no_groups(channels, words):
     net = Transposed(2, False, groups=4)
     net.initialize()
     plan = by_name({'deconvolution*': {'channels': channels}})
     assert untrainable(net, plan, 4).partition(' (Deconvolution')[0] == words
 
 
-def test_the_gradient_of_a_transposed_convolution_is_not_added_to_that_of_another_reader():
+def test_a_transposed_convolutions_gradient_is_not_added():
     """A network with running averages reads an element of a weight that learns, if there is one that allows it."""
     def train(split):
         net = nn.HybridSequential(prefix='net_')
@@ -132,3 +133,23 @@ def test_the_gradient_of_a_transposed_convolution_is_not_added_to_that_of_anothe
     random.seed(2)
     for name, values in train(True).items():
         np.testing.assert_allclose(values, expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def graph_of(symbol):
+    return Graph(symbol, {'data': (4, 3)}, {'data': 'float32'})
+
+
+def test_casts_are_operators_with_types_of_their_own():
+    data = mx.sym.var('data')
+    half = mx.sym.amp_cast(data, dtype='float16', name='half')
+    both = mx.sym.amp_multicast(mx.sym.relu(half, name='relu'), data, num_outputs=2, name='both')
+    graph = graph_of(mx.sym.elemwise_add(both[0], both[1], name='sum'))
+    assert [one.op for one in graph.computing] == ['amp_cast', 'relu', 'amp_multicast', 'elemwise_add']
+    types = {graph.label(one): graph.dtypes[one.number, 0] for one in graph.computing}
+    assert types == {'half': np.float16, 'relu': np.float16, 'both': np.float32, 'sum': np.float32}
+
+
+def test_networks_with_and_without_casts_are_different_ones():
+    data = mx.sym.var('data')
+    cast = mx.sym.amp_cast(data, dtype='float16', name='cast')
+    assert graph_of(mx.sym.relu(cast, name='relu')).digest() != graph_of(mx.sym.relu(data, name='relu')).digest()

@@ -74,7 +74,7 @@ def partial_sums(random, layout, ranks, dtype):
 @pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64', 'int32'])
 @pytest.mark.parametrize('shape', [(64, 33, 40), (7, 8209), (5, 3, 4099), (50021,)])
 @pytest.mark.parametrize('ranks', [2, 3, 4, 7])
-def test_bytes_and_bits_of_a_sum_that_all_ranks_need(ranks, shape, dtype):
+def test_bytes_and_bits_of_an_allreduce(ranks, shape, dtype):
     whole = dict.fromkeys(range(ranks), full(shape))
     steps = Steps(ranks, Layout(shape, whole, True), whole, dtype)
     assert len(steps.steps) == (1 if ranks == 2 else 2)
@@ -91,7 +91,7 @@ def test_bytes_and_bits_of_a_sum_that_all_ranks_need(ranks, shape, dtype):
         assert [result.tobytes() for result in direction(sources)] == [expected.tobytes()] * ranks
 
 
-def test_small_sums_and_sums_for_one_rank_each_take_one_step():
+def test_small_and_single_rank_sums_take_one_step():
     ranks, shape = 4, (64, 1024)
     whole = dict.fromkeys(range(ranks), full(shape))
     rows = dict(enumerate(split_shape(shape, (ranks, 1))))
@@ -106,7 +106,7 @@ def test_small_sums_and_sums_for_one_rank_each_take_one_step():
 
 
 @pytest.mark.parametrize('one_gradient', [False, True])
-def test_the_gradient_of_one_rank_goes_to_all_partial_sums(one_gradient):
+def test_one_ranks_gradient_goes_to_all_partial_sums(one_gradient):
     ranks, shape = 4, (13, 5000)
     whole = dict.fromkeys(range(ranks), full(shape))
     steps = Steps(ranks, Layout(shape, whole, True), whole, 'float64', one_gradient)
@@ -134,7 +134,7 @@ def sums(draw):
 
 @settings(max_examples=200, deadline=None)
 @given(sums())
-def test_two_steps_give_the_bits_of_one_and_send_no_more(drawn):
+def test_two_steps_have_bits_and_bytes_of_one(drawn):
     ranks, layout, needed = drawn
     direct = Steps(ranks, layout, needed, 'float32')
     limit, sum_steps.MIN_SAVED_BYTES = sum_steps.MIN_SAVED_BYTES, 1

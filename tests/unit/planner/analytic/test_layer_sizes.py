@@ -1,4 +1,4 @@
-"""Layers as formulas see them."""
+"""The sizes of layers that the analytic formulas use."""
 import mxnet as mx
 import pytest
 from mxnet import gluon

@@ -1,4 +1,9 @@
-"""Speeds by the number of busy cores, and the share that other programs take."""
+"""Speeds by the number of busy cores, CPU seconds of other processes, and seconds that are shared out."""
+import os
+import subprocess
+import sys
+import time
+
 import pytest
 
 from mxhybrid.planner.calibration.core_speeds import (
@@ -7,6 +12,7 @@ from mxhybrid.planner.calibration.core_speeds import (
     others_share,
     speeds_by_count,
 )
+from mxhybrid.planner.calibration.cpu_meter import TimeBudget, process_seconds, typical_round
 from mxhybrid.planner.calibration.step_benchmark import StepBenchmark, StepTimes, slowdowns
 
 
@@ -28,7 +34,7 @@ def test_no_core_is_faster_since_others_are_busy():
     assert speeds_by_count({1: 1.0, 2: 0.7, 4: 0.8}, 4) == pytest.approx((1.0, 0.7, 0.7, 0.7))
 
 
-def test_workers_and_servers_of_the_job_are_no_other_programs():
+def test_processes_of_the_job_are_no_other_programs():
     """Two workers share two processors for 10 s, a third one has one of its own on which others compute."""
     processors = [('boot', (0, 1), 2), ('boot', (0, 1), 2), ('other', (0,), 1)]
     before = [CpuSeconds(100.0, 50.0, 7.0), CpuSeconds(100.0, 50.0, 3.0), CpuSeconds(5.0, 1.0, 1.0)]
@@ -46,3 +52,60 @@ def test_slowdowns_compare_repeats_that_were_made_in_turn():
 
 def test_steps_of_both_kinds_take_time():
     assert all(0 < seconds < 10 for seconds in StepBenchmark().run())
+
+
+@pytest.mark.both_pythons
+def test_seconds_of_this_process():
+    before = time.process_time()
+    found = process_seconds(os.getpid())
+    assert before <= found <= time.process_time()
+
+
+@pytest.mark.both_pythons
+def test_seconds_of_another_process():
+    program = 'import sys, time\nwhile time.process_time() < 0.3: pass\nprint(time.process_time(), flush=True)\ninput()'
+    with subprocess.Popen([sys.executable, '-c', program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        told = float(process.stdout.readline())
+        assert process_seconds(process.pid) == pytest.approx(told, abs=0.1) and told >= 0.3
+        process.communicate(b'\n', timeout=30)
+    assert process_seconds(process.pid) == 0
+
+
+@pytest.mark.both_pythons
+def test_a_process_that_cannot_be_seen():
+    assert process_seconds(0) == 0
+
+
+@pytest.mark.both_pythons
+def test_latency_is_a_difference_of_like_rounds():
+    # CPU seconds, seconds on the clock, CPU seconds of the script: in two rounds the worker came last and did not wait.
+    rounds = [[1.0, 1.0, 0.5], [1.2, 1.5, 0.6], [1.1, 1.4, 0.5], [1.2, 1.6, 0.7], [1.3, 1.1, 0.6]]
+    core, elapsed, script = typical_round(rounds)
+    assert (core, elapsed, script) == (1.2, 1.4, 0.6)
+    assert elapsed - core > 0
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_time_that_is_left_over_goes_to_later_parts():
+    clock = Clock()
+    budget = TimeBudget(10.0, {'one': 1, 'other': 3, 'last': 1}, clock)
+    budget.begin('one', 2)
+    assert budget.next_seconds() == 1.0
+    clock.now += 0.5
+    assert budget.next_seconds() == 1.5
+    clock.now += 0.5
+    budget.begin('other', 7)
+    assert [budget.next_seconds() for _ in range(8)] == pytest.approx([7 / 7, 7 / 6, 7 / 5, 7 / 4, 7 / 3, 7 / 2, 7, 7])
+    clock.now += 7.5  # half a second of the last part
+    assert budget.next_seconds() == 0.0 and budget.elapsed == 8.5
+    budget.begin('last', 0)
+    assert budget.next_seconds() == 1.5
+    clock.now += 9
+    assert budget.next_seconds() == 0.0

@@ -1,4 +1,4 @@
-"""Costs and buckets that least squares find in seconds which are made up of them."""
+"""Least squares find the costs and token buckets from which seconds were made up."""
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
@@ -38,7 +38,7 @@ def test_no_part_of_a_cost_is_negative(seconds):
     assert np.isfinite(left).all()
 
 
-def test_items_that_do_not_vary_are_part_of_what_is_fixed():
+def test_items_that_do_not_vary_are_fixed():
     cost, left = fit_cost(samples(1e-3, 1e-4, 1e-9, items=(4,)))
     assert cost.fixed_s == pytest.approx(1.4e-3) and cost.per_item_s == 0 and max(left) < 1e-9
 

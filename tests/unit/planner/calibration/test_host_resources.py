@@ -104,7 +104,7 @@ def test_groups_that_cannot_be_seen(tmp_path):
         assert local_resources(root)['hidden'] is hidden
 
 
-def test_a_quota_that_cannot_be_seen_is_what_ranks_get():
+def test_an_invisible_quota_is_found_by_ranks():
     four = [rank(cpus=[at // 2], hidden=True) for at in range(4)]
     hosts = hosts_of(list('abcd'), list('abcd'), four, [1.0] * 4, [0.4, 0.41, 0.48, 0.1])
     assert [(host.cores, host.burst_s) for host in hosts] == [(0.4, 0), (0.41, 0), (0.5, 0), (0.1, 0)]

@@ -103,7 +103,7 @@ def test_optional_keys_have_defaults():
     assert loaded.digest() != CLUSTER.digest()
 
 
-def test_a_cluster_that_was_measured_on_a_busy_machine_warns():
+def test_a_cluster_measured_on_a_busy_machine_warns():
     loaded = cluster_from_json(changed(WRITTEN, 'other programs use 45 % of the processors of hostA', 'busy'))
     assert ('measured on a busy machine: other programs use 45 % of the processors of hostA: the predictions may be '
             'wrong: calibrate again') in loaded.warning

@@ -48,7 +48,7 @@ def test_memory_has_speeds_of_its_own():
     assert machine.speed.tolist() == [1.0] * 4 and machine.shared.tolist() == [0.5] * 4
 
 
-def test_operators_are_bound_by_arithmetic_as_far_as_they_compute():
+def test_arithmetic_bounds_operators_that_compute():
     planner = Planner(network(), (BATCH, 3, 8, 8), with_memory_speeds(1.0, 0.5), Times())
     splits = planner.splits(data_parallel())
 
@@ -65,7 +65,7 @@ def test_operators_are_bound_by_arithmetic_as_far_as_they_compute():
     assert steps[0] < steps[1]
 
 
-def test_a_core_is_idle_where_all_of_its_ranks_are():
+def test_a_core_idles_with_all_its_ranks():
     machine = Machine(dataclasses.replace(cluster(), hosts=(Host('a', 3, 3.0), Host('b', 2, 2.0), Host('c', 2, 1.0))))
 
     def hosts_with_an_idle_core(*idle):
@@ -83,7 +83,7 @@ class TimesOfASlowCore(Times):
         return KernelTimes(2.0, 2.0, 2.0)
 
 
-def test_speeds_are_relative_to_the_core_that_operators_were_timed_on():
+def test_speeds_are_relative_to_the_timing_core():
     hosts_only = dataclasses.replace(cluster(), hosts=SLOWED)
     assert Machine(hosts_only, 2.0).speed.tolist() == [2.0] * 4
     assert Machine(hosts_only).speed.tolist() == [1.0] * 4
@@ -94,7 +94,7 @@ def test_speeds_are_relative_to_the_core_that_operators_were_timed_on():
         assert planner.model.machine.speed.tolist() == [speed] * 4
 
 
-def test_costs_hold_while_all_cores_are_busy_and_operator_times_while_one_is():
+def test_costs_assume_busy_cores_operator_times_one():
     machine = Machine(dataclasses.replace(cluster(), hosts=SLOWED))
     tasks = RedistributionBuilder(machine)
     tasks.compute('forward', 0, 1.0)

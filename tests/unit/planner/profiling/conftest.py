@@ -1,4 +1,4 @@
-"""Networks whose operators are timed, traced."""
+"""Traces of the networks whose operators are timed."""
 import pytest
 
 from .networks import Images, Words, graph_of

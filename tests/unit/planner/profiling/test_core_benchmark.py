@@ -47,7 +47,7 @@ def test_repeats_are_spread_over_seconds_behind_a_warm_up(monkeypatch):
     assert core_benchmark.REPEATS * core_benchmark.REPEAT_S >= 2
 
 
-def test_the_least_of_each_piece_counts_and_the_spread_is_that_of_most_repeats():
+def test_the_least_of_pieces_counts_with_its_spread():
     quiet, slow = KernelTimes(0.01, 0.02, 0.03), KernelTimes(0.02, 0.04, 0.06)
     found = benchmark_result([slow, quiet, slow, quiet, quiet], 0.02)
     assert found.times == quiet and found.spread == pytest.approx(0) and found.problem == ''
@@ -80,7 +80,7 @@ class Machine:
         return self.problem
 
 
-def test_the_reference_is_timed_with_each_batch_and_times_are_beside_the_first(images, tmp_path, monkeypatch):
+def test_the_reference_is_timed_with_each_batch(images, tmp_path, monkeypatch):
     graph, path, machine = images.graph, str(tmp_path / 'profiles.json'), Machine(monkeypatch)
     first, second, third = operators(images, 'Convolution')
     profiles = OperatorProfiler(path)
@@ -99,7 +99,7 @@ def test_the_reference_is_timed_with_each_batch_and_times_are_beside_the_first(i
     assert read_profiles(path)['reference']['seconds'] == [0.001, 0.002, 0.003]
 
 
-def test_times_of_a_busy_machine_are_reported_and_not_kept(images, tmp_path, monkeypatch, caplog):
+def test_times_of_a_busy_machine_are_not_kept(images, tmp_path, monkeypatch, caplog):
     graph, path, machine = images.graph, str(tmp_path / 'profiles.json'), Machine(monkeypatch)
     first, second, third = ((one, place(graph, one)) for one in operators(images, 'Convolution')[:2] + operators(
         images, 'BatchNorm'))

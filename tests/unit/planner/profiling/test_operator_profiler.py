@@ -52,7 +52,7 @@ def test_joint_statistics_are_another_part(images):
 
 
 @pytest.mark.parametrize('cut', [{}, {'d0': (2, 4)}, {'d2': (4, 8)}, {'d1': (0, 4)}])
-def test_a_single_operator_computes_the_same_as_in_a_program(images, cut):
+def test_an_operator_computes_as_in_a_program(images, cut):
     """The number of values, and of weights with gradients, is the same."""
     graph, keys = images.graph, ProfileKeys(images.graph, collectives())
     for operator in operators(images, 'Convolution') + operators(images, 'BatchNorm') + operators(images, 'Activation'):
@@ -101,7 +101,7 @@ def test_indices_are_timed_without_a_gradient(tmp_path, caplog, op, index_positi
     assert profiles.measured == 1 and not caplog.records
 
 
-def test_ids_of_data_and_of_an_activation_are_the_same_part():
+def test_ids_of_data_and_activations_are_alike():
     data, sizes = mx.sym.var('data'), {'input_dim': 20, 'output_dim': 8}
     symbol = mx.sym.Group([mx.sym.Embedding(data, name='given', **sizes), mx.sym.Embedding(
         mx.sym.FullyConnected(data, num_hidden=5, name='layer'), name='made', **sizes)])
@@ -112,7 +112,7 @@ def test_ids_of_data_and_of_an_activation_are_the_same_part():
     assert keys.operator_key(given) == keys.operator_key(made)
 
 
-def test_operators_that_cannot_be_timed_are_estimated_with_one_warning(tmp_path, caplog):
+def test_operators_without_times_are_estimated_with_a_warning(tmp_path, caplog):
     """A dense layer in float16, which MXNet has no CPU code for."""
     data = mx.sym.Cast(mx.sym.var('data'), dtype='float16')
     symbol = mx.sym.Activation(mx.sym.FullyConnected(data, num_hidden=4, name='halves'), act_type='relu', name='relu')
@@ -226,7 +226,7 @@ def test_the_next_time_nothing_is_measured(images, tmp_path):
     assert again.measured == 0
 
 
-def test_conversions_between_layouts_are_timed_once_and_estimated_from_each_other(tmp_path, monkeypatch):
+def test_conversions_of_layouts_are_timed_once(tmp_path, monkeypatch):
     path, shape = str(tmp_path / 'profiles.json'), (4, 32, 24, 24)
     profiles = OperatorProfiler(path, keep_busy=True)
     seconds = profiles.conversion_seconds(shape)
@@ -240,7 +240,7 @@ def test_conversions_between_layouts_are_timed_once_and_estimated_from_each_othe
     assert OperatorProfiler(path, measure=False).conversion_seconds(shape) == seconds
 
 
-def test_a_program_that_cannot_be_timed_is_none_with_a_warning(images, tmp_path, monkeypatch, caplog):
+def test_a_program_without_times_is_none_with_a_warning(images, tmp_path, monkeypatch, caplog):
     profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
     parts, shares, _ = local_of(images, parallel.data_parallel(), 2)
 
@@ -253,7 +253,7 @@ def test_a_program_that_cannot_be_timed_is_none_with_a_warning(images, tmp_path,
     assert estimating.program_seconds(parts, 0, shares.inputs, shares.outputs) is None
 
 
-def test_arrays_that_a_program_receives_are_in_the_layout_of_their_operator(images):
+def test_received_arrays_have_their_operators_layout(images):
     parts, shares, _ = local_of(images, parallel.grid(domain=(2,)), 2)
     convolutions = {operator.number for operator in operators(images, 'Convolution')}
     received = [local_program(parts, 0, shares.inputs, shares.outputs, collectives(), blocked=blocked).inputs
@@ -297,7 +297,7 @@ def test_shards_that_are_too_large_are_estimated(images, tmp_path, monkeypatch, 
     assert profiles.measured == len(small) and profiles.measure(graph, pairs) == 0
 
 
-def test_parts_of_operators_that_are_alike_have_the_same_key(images, words):
+def test_parts_of_like_operators_share_a_key(images, words):
     keys_by_operator = {}
     for network in (images, words):
         graph, keys = network.graph, ProfileKeys(network.graph, collectives())
@@ -320,7 +320,7 @@ def test_a_part_takes_something_whatever_the_call_took(images, monkeypatch):
     assert 0 < min(time_shard(keys.program(one, place(images.graph, one))))
 
 
-def test_needed_shards_that_are_too_large_are_timed_by_a_piece(images, tmp_path, monkeypatch):
+def test_needed_shards_too_large_are_timed_by_pieces(images, tmp_path, monkeypatch):
     graph, profiles = images.graph, OperatorProfiler(str(tmp_path / 'profiles.json'))
     operator = operators(images, 'Convolution')[1]
     whole = place(graph, operator)
@@ -466,7 +466,7 @@ class _Counted(mx.gluon.HybridBlock):
         return F.broadcast_add(words, self.positions(F.contrib.arange_like(words, axis=1)))
 
 
-def test_positions_do_not_limit_the_ids_that_they_are_counted_from():
+def test_positions_do_not_limit_the_counted_ids():
     net = _Counted()
     net.initialize()
     graph = graph_of(net, (4, 9)).graph
@@ -474,7 +474,7 @@ def test_positions_do_not_limit_the_ids_that_they_are_counted_from():
     assert limits == {'null': 100, '_contrib_arange_like': 9}
 
 
-def test_a_file_that_cannot_be_written_is_told_and_times_stay(images, tmp_path, caplog):
+def test_an_unwritable_file_is_told_and_times_stay(images, tmp_path, caplog):
     (tmp_path / 'profiles.json.lock').mkdir()
     profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
     seconds = []

@@ -69,7 +69,7 @@ def test_threads_and_cpu_have_files_of_their_own(monkeypatch, tmp_path):
         read_profiles(path)
 
 
-def test_times_of_processes_that_began_together_are_those_of_one_core(tmp_path):
+def test_times_of_joint_starts_are_of_one_core(tmp_path):
     path = str(tmp_path / 'profiles.json')
     for slower in (1.0, 2.0):
         merge_profiles(path, {'parts': {'Convolution %g' % slower: [slower, 2 * slower, 3.0, 4.0]},

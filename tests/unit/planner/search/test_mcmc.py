@@ -1,4 +1,5 @@
-"""Searches: the optimum of small networks, limits, memory, and the same result of the same seed."""
+"""Searches: the optimum of small networks, limits, memory, the same result of the same seed, and paused collections."""
+import gc
 import itertools
 import math
 import types
@@ -8,6 +9,7 @@ from hypothesis import given, strategies as st
 
 from mxhybrid.base.errors import InputError
 from mxhybrid.planner.search import mcmc
+from mxhybrid.planner.search.gc_control import paused_gc
 from mxhybrid.planner.search.mcmc import Progress, SearchLimits, run_chains
 from mxhybrid.planner.search.search_problem import ParetoFront
 from tests.helpers.small_plans import SPLITS, SmallPlan
@@ -185,7 +187,7 @@ def test_lower_bounds_hide_no_plan_of_the_front(problem, memory):
                                            for seconds, size in seen)}
 
 
-def test_a_front_asks_only_for_the_plans_that_it_keeps():
+def test_a_front_asks_only_for_kept_plans():
     front = ParetoFront()
     front.add(2.0, 5, lambda: ('a',))
     front.add(2.0, 5, lambda: pytest.fail('as good as another'))
@@ -213,7 +215,7 @@ def test_chains_find_the_optimum_within_memory():
     assert result.bytes <= tight.memory < free.bytes
 
 
-def test_a_seed_gives_the_same_result_with_and_without_a_time_limit():
+def test_a_seed_gives_one_result_despite_time_limits():
     starts = {'samples': (SAMPLES,) * 5, 'whole': (('whole', 1),) * 5}
     first, again, timed, other = (
         run_chains(SmallPlan(1, 5), starts, limits, seed)._replace(elapsed=0.0)
@@ -235,7 +237,7 @@ def test_a_search_ends_by_proposals_and_shares_them():
     assert [step.best for step in progress] == sorted((step.best for step in progress), reverse=True)
 
 
-def test_a_start_far_behind_gets_a_quarter_and_equal_starts_have_one_chain():
+def test_far_starts_get_a_quarter_of_proposals():
     problem = ListedPlans({plan: (sum(plan) + 1.0, 1) for plan in itertools.product(range(2), repeat=8)})
     starts = {'far': (1,) * 8, 'here': (1,) + (0,) * 7, 'again': (1,) + (0,) * 7, 'there': (0,) * 7 + (1,)}
     result = run_chains(problem, starts, SearchLimits(proposals=450))
@@ -245,7 +247,7 @@ def test_a_start_far_behind_gets_a_quarter_and_equal_starts_have_one_chain():
     assert result.seconds == 1.0 and len(problem.proposals) == 450
 
 
-def test_a_chain_ends_when_patience_does_and_leaves_the_rest_to_others():
+def test_a_chain_ends_when_patience_does():
     starts = {'samples': (SAMPLES,) * 3, 'whole': (('whole', 1),) * 3}
     result = run_chains(SmallPlan(1, 3), starts, SearchLimits(proposals=100_000, patience=60))
     assert {chain.ended for chain in result.chains} == {'patience'}
@@ -294,3 +296,34 @@ def test_a_search_without_an_end_is_refused():
         run_chains(plan, {'samples': (SAMPLES,) * 2}, SearchLimits(proposals=1))
     with pytest.raises(InputError, match='too many to try all'):
         try_all(SmallPlan(0, 12))
+
+
+@pytest.mark.both_pythons
+def test_collections_resume_and_skip_new_objects():
+    new_objects = []
+    with pytest.raises(KeyError):
+        with paused_gc():
+            assert not gc.isenabled()
+            new_objects += [[] for _ in range(10_000)]
+            raise KeyError
+    assert gc.isenabled() and gc.get_freeze_count() == 0
+    assert sum(isinstance(item, list) for item in gc.get_objects(generation=0)) < len(new_objects)
+
+
+@pytest.mark.both_pythons
+def test_a_frozen_or_disabled_collector_stays_so():
+    objects = [[] for _ in range(10_000)]  # objects of other tests may be freed inside the block
+    gc.freeze()
+    try:
+        with paused_gc():
+            pass
+        assert gc.get_freeze_count() >= len(objects)
+    finally:
+        gc.unfreeze()
+    gc.disable()
+    try:
+        with paused_gc():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -1,7 +1,8 @@
-"""Balanced pipelines: where a search proposes them, how they are cut, and when they are found."""
+"""Balanced pipelines that a search proposes, how they are cut, and the repeated blocks of a network."""
 import json
 
 import pytest
+from hypothesis import given, strategies as st
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.ops.tracing import traced
@@ -11,6 +12,7 @@ from mxhybrid.parallel.plans.stages import balanced
 from mxhybrid.planner.parallelize import with_own_labels
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.search.pipeline_starts import can_be_pipelined, pipeline_starts
+from mxhybrid.planner.search.search_space import repeated_groups
 from tests.helpers.planned_networks import Times, cluster, gpt, network, recommender, transformer
 
 TIMES = 8
@@ -31,7 +33,7 @@ def dense():
     (gpt, [(8, 8)] * 2, True), (network, (8, 3, 8, 8), False), (recommender, (8, 20), False),
     (transformer, [(8, 12), (8, 12), (8,)], False), (dense, (8, 4), False)],
     ids=['loss', 'statistics', 'tables', 'no loss', 'predictions'])
-def test_pipelines_are_for_networks_that_return_the_loss_of_each_sample(make, data, expected):
+def test_pipelines_need_the_loss_of_each_sample(make, data, expected):
     assert can_be_pipelined(traced(make(), data, 0, 'float32')) is expected
 
 
@@ -113,9 +115,42 @@ def test_less_memory_takes_a_schedule_that_needs_less():
     assert min(point.bytes for point in best.front) > eager.prediction.largest_memory()
 
 
-def test_workers_whose_layers_have_other_names_take_the_same_pipeline():
+def test_workers_with_other_names_take_one_pipeline():
     first, second = gpt_planner(), gpt_planner()
     planning = first.search(seconds=None, proposals=20)
     labels = [first.graph.label(operator) for operator in first.graph.operators]
     own = from_json(with_own_labels(planning.plan.as_json(), labels, second.graph))
     assert second.predict(own).seconds == planning.prediction.seconds
+
+
+def groups(text):
+    """Return the groups of more than one position."""
+    return [group for group in repeated_groups(text) if len(group) > 1]
+
+
+def test_layers_are_repeated_as_a_whole():
+    # Three projections and the output of attention are the same layer, but at different places of a block.
+    assert groups('e' + 'ddddfg' * 3 + 'h') == [[1 + place, 7 + place, 13 + place] for place in range(6)]
+
+
+def test_blocks_of_several_kinds_are_groups_of_their_own():
+    assert groups('s' + 'abab' + 'p' + 'cdcdcd') == [[1, 3], [2, 4], [6, 8, 10], [7, 9, 11]]
+    assert groups('aaaa') == [[0, 1, 2, 3]]
+    assert not groups('abcde') and not groups('a') and not groups('')
+
+
+def test_an_incomplete_block_stays_by_itself():
+    assert groups('abcabcab') == [[0, 3], [1, 4], [2, 5]]
+    assert groups('bcabcabc') == [[0, 3], [1, 4], [2, 5]]
+
+
+@given(st.text('ab', max_size=20))
+def test_each_position_is_in_one_group_of_equal_keys(text):
+    found = repeated_groups(text)
+    assert sorted(position for group in found for position in group) == list(range(len(text)))
+    assert all(len({text[position] for position in group}) == 1 for group in found) and found == sorted(found)
+
+
+def test_hundreds_of_layers_take_little_time():
+    found = repeated_groups('e' + 'ddddfg' * 100 + 'h')
+    assert len(found) == 8 and {len(group) for group in found} == {1, 100}

@@ -6,12 +6,13 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 from lab.planner.steps import MadeUpStep
 
 import mxhybrid
 from mxhybrid.base.errors import SettingError
 from mxhybrid.planner.planner import Planner
-from mxhybrid.planner.simulator import native_backend as backend_module
+from mxhybrid.planner.simulator import native_backend as backend_module, task_table
 from mxhybrid.planner.simulator.native_backend import native_backend, planner_library
 from mxhybrid.planner.simulator.resource_groups import TokenBucket
 from mxhybrid.planner.simulator.simulation import Simulation
@@ -19,6 +20,8 @@ from mxhybrid.planner.task_graph.transfer_tasks import load_transfer_tasks
 from tests.helpers.object_files import compiled
 from tests.helpers.planned_networks import cluster, network
 from tests.oracles.event_loop import PYTHON_BACKEND
+
+from .test_simulation import changes, whole_steps
 
 SOURCES = sorted((pathlib.Path(mxhybrid.__file__).parent / 'planner' / 'simulator' / 'src').glob('*.cc'))
 CHANGES = """
@@ -75,7 +78,7 @@ def test_changes_are_clean(tmp_path):
     assert ended.returncode == 0 and ended.stdout.endswith('all is well\n'), ended.stdout
 
 
-def test_the_library_calls_its_own_functions_not_those_that_mxnet_exports():
+def test_the_library_calls_its_own_functions():
     """The library finds its own symbols in a process with Horovod, where those of MXNet come first."""
     code = 'import ctypes, mxnet.base; ctypes.CDLL(mxnet.base._LIB._name, ctypes.RTLD_GLOBAL)\n' + CHANGES
     ended = subprocess.run([sys.executable, '-c', code, planner_library()._name], stdout=subprocess.PIPE,
@@ -119,7 +122,7 @@ class UntimedOperators:
 @pytest.mark.parametrize('files, words', [
     ([], 'is missing from .*, because there was no g.. when mxhybrid was installed: install g.., then reinstall'),
     ([os.devnull], '/dev/null cannot be loaded: .*: install g.., then reinstall mxhybrid with pip install --force-re')])
-def test_a_missing_library_is_reported_with_its_remedy_before_operators_are_timed(fresh_libraries, monkeypatch, files,
+def test_a_missing_library_is_reported_before_any_timing(fresh_libraries, monkeypatch, files,
                                                                                   words):
     monkeypatch.setattr(backend_module, 'compiled_files', lambda folder, name: files)
     with pytest.raises(SettingError, match='planner: its compiled library .*' + words):
@@ -133,3 +136,38 @@ def test_a_library_of_another_version_is_refused(fresh_libraries, monkeypatch):
     with pytest.raises(SettingError, match='planner: its compiled library .*_simulate.*.so is stale: it has '
                        'version [0-9]+, but version 1 is needed: compile it again: in a checkout by scripts/install'):
         planner_library()
+
+
+def arrays_of(table):
+    """Return the used parts of all arrays."""
+    tasks, inner, outer, slots, live_tasks = table.counts.tolist()
+    return [table.tasks[:tasks].tolist(), table.successors[:inner].tolist(), table.outer_successors[:outer].tolist(),
+            live_tasks, *(values[:slots].tolist() for values in (table.bases, table.sizes, table.keys, table.alive))]
+
+
+@settings(max_examples=200, deadline=None)
+@given(whole_steps(), st.lists(st.tuples(changes(), st.booleans()), min_size=1, max_size=6), st.integers(0, 30))
+def test_both_languages_write_the_same_arrays(step_blocks, proposals, capacity):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task_table, '_MIN_CAPACITY', capacity)
+        patch.setattr(task_table, '_SPARE_FACTOR', 1)
+        python, compiled = (backend.table(step_blocks) for backend in (PYTHON_BACKEND, native_backend()))
+    assert arrays_of(python) == arrays_of(compiled)
+    for change, is_kept in proposals:
+        before = arrays_of(python)
+        expected, replacement = (table.replace(change) for table in (python, compiled))
+        if expected is None:
+            assert replacement is None
+        else:
+            for expected_values, values in zip(expected, replacement):
+                np.testing.assert_array_equal(expected_values, values)
+            live = python.live().tolist()
+            assert set(expected.changed.tolist()) <= set(live) and not set(expected.removed.tolist()) & set(live)
+        assert arrays_of(python) == arrays_of(compiled) and set(python.blocks) == set(compiled.blocks)
+        if expected is None:
+            assert arrays_of(python) == before
+        elif not is_kept:
+            python.rollback()
+            compiled.rollback()
+            assert arrays_of(python) == arrays_of(compiled) == before
+        assert set(python.spans()) == set(compiled.spans()) == set(python.blocks)

@@ -113,7 +113,7 @@ def test_a_proposal_beyond_a_limit_gives_a_lower_bound(small_tables, step_blocks
     assert results[0] == results[1]
 
 
-def test_remaining_work_gives_a_lower_bound_before_it_is_simulated():
+def test_remaining_work_bounds_the_time_from_below():
     simulation = Simulation([TokenBucket(1.0), TokenBucket(2.0, 4.0, 6.0)], backend=native_backend())
     simulation.run([TaskBlock(0, [0], [1.0])])
     many = TaskBlock(1, [1] * 100, [3.0] * 100)
@@ -147,7 +147,7 @@ def test_busy_cores_slow_each_other_down(backend, first, second, starts, ends, f
 
 
 @both_backends
-def test_the_more_cores_are_busy_the_slower_each_of_them_is(backend):
+def test_busier_cores_are_slower(backend):
     """Once all tasks have begun, work is done as in a fluid model: by three cores, then by two, then by one."""
     shares = (1.0, 0.8, 0.5)
     simulation = Simulation([TokenBucket(1.0)] * 3, backend=backend, groups=[ResourceGroup((0, 1, 2), shares)])
@@ -187,7 +187,7 @@ def test_impossible_groups_are_refused(group, words):
 
 
 @both_backends
-def test_tasks_that_wait_for_a_resource_are_dispatched_by_order_not_by_arrival(backend):
+def test_waiting_tasks_are_dispatched_by_order(backend):
     """Block 1 waits for the first resource from 0.5 s on, and comes before block 4, which waits from 0 s on."""
     simulation = Simulation([TokenBucket(1.0)] * 4, backend=backend)
     simulation.run([
@@ -276,7 +276,7 @@ def test_a_run_is_by_the_rules(step_blocks):
 
 @settings(max_examples=100, deadline=None)
 @given(whole_steps())
-def test_the_critical_path_leads_from_the_start_to_the_last_end(step_blocks):
+def test_the_critical_path_joins_start_and_end(step_blocks):
     simulation = Simulation(RESOURCES)
     seconds = simulation.run(step_blocks)
     path = simulation.critical_path()
@@ -301,7 +301,7 @@ def test_first_come_is_first_served():
     assert ends_of(late, TaskBlock(1, [0, 0], [3.0, 5.0])) == {0: [0.0, 10.0], 1: [3.0, 8.0]}
 
 
-def test_a_bucket_is_fast_until_it_is_empty_and_fills_up_while_idle():
+def test_a_bucket_is_fast_until_it_is_empty():
     bucket = TokenBucket(1.0, 3.0, 4.0)  # full, it lasts for 2 s at its peak, which is 6 units
     pause = TaskBlock(1, [0, -1, 0], [8.0, 0, 6.0], latency=[0, 2.0, 0], edges=[(0, 1), (1, 2)])
     # 2 s and 2 more at the rate; 2 s idle give 2 units, which last 1 s and 3 units.
@@ -323,7 +323,7 @@ def test_high_priority_tasks_overtake_and_delay_others():
     assert ends_of(waiting, urgent) == {1: [4.0, 8.0], 2: [0.0, 2.0, 3.0, 0.0, 11.0]}
 
 
-def test_a_missing_block_or_output_is_not_waited_for_until_it_is_added():
+def test_a_missing_block_is_waited_for_once_added():
     simulation = Simulation(RESOURCES)
     waiting = TaskBlock(1, [0], [1.0], dependencies=[(0, 5, 0), (0, 6, 9)])
     assert simulation.run([waiting, TaskBlock(6, [1], [4.0], outputs={0: 0})]) == 2.0
@@ -337,7 +337,7 @@ def test_a_missing_block_or_output_is_not_waited_for_until_it_is_added():
 
 
 @both_backends
-def test_tasks_that_wait_for_each_other_are_refused_and_change_nothing(backend):
+def test_tasks_in_a_circle_are_refused(backend):
     simulation = Simulation(RESOURCES, backend=backend)
     first = TaskBlock(1, [0], [1.0], outputs={0: 0})
     last = TaskBlock(2, [0], [2.0], outputs={0: 0}, dependencies=[(0, 1, 0)])

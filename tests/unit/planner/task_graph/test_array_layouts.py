@@ -61,7 +61,7 @@ def seconds_of(planner, plan, op, position=0):
     return np.array(seconds), plain
 
 
-def test_a_relu_is_part_of_the_joint_batchnorm_that_it_alone_reads():
+def test_a_relu_joins_the_batchnorm_it_reads():
     planner = make_planner(Net('relu'))
     joined, alone = (seconds_of(planner, data_parallel(), 'Activation', position) for position in (0, 1))
     assert not joined[0].any() and joined[1].all()
@@ -93,7 +93,7 @@ def test_other_poolings_take_their_own_time(pooling, size, plan):
     assert (seconds == plain).all()
 
 
-def test_arrays_are_converted_between_a_joint_batchnorm_and_another_pooling():
+def test_arrays_are_converted_between_batchnorm_and_pooling():
     seconds, plain = seconds_of(make_planner(pooled_net(nn.MaxPool2D(3, 2))), data_parallel(), 'BatchNorm')
     assert seconds - plain == pytest.approx(np.array([[1], [2]]) * [[CONVERSION_S] * 2] * np.ones((2, 2)))
 

@@ -27,7 +27,7 @@ def items(rows=1 << 40, dtype='float64'):
     return nn.Embedding(rows, 4, dtype, prefix='items_')
 
 
-def test_rows_take_a_push_and_a_pull_between_the_computations_of_two_steps():
+def test_rows_are_pushed_and_pulled_between_steps():
     alone = cluster(1, 1, cost=COST)
     plain = make_planner(alone).predict(data_parallel())
     both = make_planner(alone, tables={users(): 3, items(): 2.5}).predict(data_parallel())
@@ -54,7 +54,7 @@ def test_rows_of_other_hosts_take_the_links():
     assert seconds(1e12, {users(): 1, items(): 1}) - seconds(1e12, {users(): 1}) < 1e-5
 
 
-def test_a_small_table_has_no_more_rows_than_it_can():
+def test_a_small_table_has_no_impossible_rows():
     table, = dynamic_tables({items(10): 7}, [(0, 4), (4, 5)])
     assert table.batch_rows().tolist() == [10, 7]
 

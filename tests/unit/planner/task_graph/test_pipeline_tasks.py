@@ -1,9 +1,10 @@
-"""Simulated steps of pipelines: the ideal time, the order of passes, memory, transfers, and sums of gradients."""
+"""Simulated steps of pipelines: the ideal time, order, memory, transfers, sums of gradients, and tasks for reports."""
 import dataclasses
 import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -11,9 +12,17 @@ from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.plans.pipeline_plan import pipeline
 from mxhybrid.parallel.plans.strategies import by_name, data_parallel
 from mxhybrid.parallel.runtime.schedule import most_alive
-from mxhybrid.planner.cluster.cluster_spec import TransferCost
+from mxhybrid.planner.cluster.cluster_spec import COST_KINDS, TransferCost
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.simulator.resource_groups import TokenBucket
+from mxhybrid.planner.task_graph.simulated_tasks import (
+    TASK_GROUPS,
+    TASK_KINDS,
+    SimulatedTask,
+    by_place,
+    in_lanes,
+    places_of,
+)
 from tests.helpers.planned_networks import Times, cluster, gpt, network
 
 WIDTH, BATCH, STAGES = 64, 32, 4
@@ -104,7 +113,7 @@ def test_memory_is_that_of_the_micro_batches_alive(schedule):
     assert sum(prediction.memory_of().values()) == pytest.approx(prediction.memory.sum())
 
 
-def test_activations_and_gradients_of_all_micro_batches_move_between_stages():
+def test_arrays_of_micro_batches_move_between_stages():
     planner = planner_of(cluster(STAGES, rate=1e6))
     for micro_batches in (1, 4, 8):
         tasks = planner.predict(pipeline(PATTERNS, micro_batches)).tasks()
@@ -201,3 +210,40 @@ def test_outputs_that_cannot_be_joined_are_refused():
 def test_more_stages_than_workers_are_refused():
     with pytest.raises(InputError, match='a pipeline of 3 stages on 2 workers'):
         Planner(network(), (8, 3, 8, 8), cluster(2), Times()).predict(pipeline(3, 4))
+
+
+def task(start, end, where=0):
+    return SimulatedTask('fc6', where, start, end, 'forward')
+
+
+def test_ranks_come_before_links():
+    tasks = [task(0, 1, 'b'), task(0, 1, 10), task(0, 1, 'a'), task(0, 1, 9), task(2, 3, 9), task(1, 2, 9)]
+    assert places_of(tasks) == [9, 10, 'a', 'b']
+    assert [listed.start_s for listed in by_place(tasks)[9]] == [0, 1, 2]
+
+
+def test_every_kind_of_cost_has_a_kind_of_tasks():
+    assert set(COST_KINDS) <= set(TASK_KINDS)
+    assert {kind.group for kind in TASK_KINDS.values()} == set(TASK_GROUPS)
+
+
+def test_one_lane_is_enough_where_nothing_overlaps():
+    assert [lane for lane, _ in in_lanes([task(0, 1), task(1, 2), task(2, 2), task(2, 3)])] == [0, 0, 0, 0]
+    assert [lane for lane, _ in in_lanes([task(0, 9), task(1, 2), task(1, 4), task(3, 5), task(9, 9)])] == [0, 1, 2, 1,
+                                                                                                          0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=30))
+def test_no_two_tasks_of_a_lane_overlap(spans):
+    tasks = sorted((task(start, start + length) for start, length in spans),
+                   key=lambda listed: (listed.start_s, listed.end_s))
+    tasks_with_lanes = in_lanes(tasks)
+    assert [listed for _, listed in tasks_with_lanes] == tasks
+    ends = {}
+    for lane, listed in tasks_with_lanes:
+        assert ends.get(lane, 0) <= listed.start_s
+        ends[lane] = listed.end_s
+    overlapping = max([sum(other.start_s <= listed.start_s < other.end_s for other in tasks)
+                       for listed in tasks] + [0])
+    assert len(ends) <= max(1, overlapping + sum(listed.start_s == listed.end_s for listed in tasks))

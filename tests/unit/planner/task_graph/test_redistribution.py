@@ -79,7 +79,7 @@ def test_gradients_go_back_to_the_sources(held, needed):
 
 @pytest.mark.parametrize('hosts, ranks', [(2, 1), (4, 1), (5, 2), (4, 4)])
 @pytest.mark.parametrize('delay_s', [0.0, 0.02])
-def test_an_all_to_all_takes_as_long_as_its_bytes_on_the_links(hosts, ranks, delay_s):
+def test_an_all_to_all_takes_time_by_its_bytes(hosts, ranks, delay_s):
     """Both directions run at once, as one message or very many, and a late rank delays only itself."""
     rate, every, columns = 1e6, hosts * ranks, 2000
     machine = Machine(cluster(hosts, ranks, rate, TransferCost(0.0, 0.0, 0.0)))
@@ -102,7 +102,7 @@ def test_an_all_to_all_takes_as_long_as_its_bytes_on_the_links(hosts, ranks, del
         assert seconds == pytest.approx(link_s + machine.cluster.link_latency_s)
 
 
-def test_only_ranks_with_gradients_send_them_back_in_both_languages():
+def test_only_ranks_with_gradients_send_them_back():
     machine = Machine(cluster(2, 2))
     rows, columns = (RankBoxes.from_boxes(dict(enumerate(split_shape((8, 8), degrees))))
                      for degrees in ((4, 1), (1, 4)))
@@ -122,7 +122,7 @@ def test_only_ranks_with_gradients_send_them_back_in_both_languages():
 
 
 @pytest.mark.parametrize('back', [False, True])
-def test_elements_that_ranks_keep_are_copied_and_arrays_are_converted(back):
+def test_kept_elements_are_copied_and_arrays_converted(back):
     """The cores of two ranks that exchange border rows copy their own rows at the rate of memory."""
     machine = Machine(cluster(1, 2, cost=TransferCost(0.0, 0.0, 0.0)))
     rows = RankBoxes.from_boxes({0: ((0, 4), (0, 10)), 1: ((4, 8), (0, 10))})
@@ -145,7 +145,7 @@ def test_elements_that_ranks_keep_are_copied_and_arrays_are_converted(back):
 
 @pytest.mark.parametrize('hosts, ranks', [(4, 1), (2, 3)])
 @pytest.mark.parametrize('back', [False, True])
-def test_a_sum_in_two_steps_takes_as_long_as_its_bytes_on_the_links(hosts, ranks, back):
+def test_a_two_step_sum_takes_time_by_its_bytes(hosts, ranks, back):
     """Both languages make the same tasks, and one host sends 2 (n - 1) / n of the sum for its ranks."""
     rate, every = 1e6, hosts * ranks
     machine = Machine(cluster(hosts, ranks, rate, TransferCost(0.0, 0.0, 0.0)))

@@ -258,7 +258,7 @@ def test_weights_of_attention_are_sharded_as_in_split_networks(attention, attent
     check_weights(attention, attention_space, data)
 
 
-def test_a_rank_with_half_of_the_heads_needs_half_of_each_weight(attention):
+def test_half_of_the_heads_needs_half_the_weights(attention):
     joint = next(operator for operator in attention.graph.computing if operator.op == 'FullyConnected')
     splits = {**attention.splits(data_parallel()), joint.number: Split([1, 1, 2], [0, 1])}
     readers = attention.model.dataflow.readers['net_query_weight']
@@ -301,7 +301,7 @@ def test_operators_before_the_first_layer_are_planned_too():
 
 
 @pytest.mark.parametrize('plan', [data_parallel(), grid(model=2, batch=2), grid(domain=(2,), batch=2)])
-def test_both_languages_have_the_same_bits_where_cores_slow_each_other_down(plan):
+def test_both_languages_agree_where_cores_slow_down(plan):
     planner = make_planner(dataclasses.replace(cluster(2, 2), hosts=SLOWED))
     splits, machine = planner.splits(plan), planner.model.machine
     results = []
@@ -326,7 +326,7 @@ def test_one_rank_computes_operators_one_after_the_other():
 
 
 @pytest.mark.parametrize('cores', [1.0, 2.0])
-def test_no_rank_of_a_core_computes_during_the_latency_of_a_step(cores):
+def test_no_rank_computes_during_a_steps_latency(cores):
     free = TransferCost(0.0, 0.0, 0.0)
     there = dataclasses.replace(cluster(1, 2, cost=free), hosts=(Host('host', 2, cores),),
                                 memory=TokenBucket(1e15), memory_latency_s=0.0)
@@ -353,7 +353,7 @@ def test_a_split_layer_needs_a_part_of_the_memory():
 
 
 @pytest.mark.parametrize('states', [0, 2])
-def test_weights_that_are_not_trained_need_memory_but_no_gradients(states):
+def test_untrained_weights_need_memory_but_no_gradients(states):
     """Weights that are frozen, and constants."""
     class Net(nn.HybridSequential):
         def hybrid_forward(self, F, data, **fixed):
@@ -374,7 +374,7 @@ def test_weights_that_are_not_trained_need_memory_but_no_gradients(states):
     assert planner.predict(data_parallel()).largest_memory() == sum(memory.values())
 
 
-def test_redistributions_within_an_operator_differ_from_those_of_its_output(planner):
+def test_redistributions_within_an_operator_are_its_own(planner):
     def kinds(plan, label):
         return {task.kind for task in planner.predict(plan).tasks()
                 if task.label == label and 'redistribution' in task.kind}
@@ -422,7 +422,7 @@ def test_a_small_cache_changes_no_result(planner, space, monkeypatch):
     assert len(other.model.memo) <= 30
 
 
-def test_the_script_of_the_only_working_rank_computes_beside_its_operators():
+def test_the_only_working_ranks_script_computes_beside_it():
     """The step is as long as one without a script, which runs on the core of the other rank."""
     step = TransferCost(2e-4, 0.0, 0.0)
     hosts = dataclasses.replace(cluster(1, 2), costs={**cluster(1, 2).costs, 'step': step})

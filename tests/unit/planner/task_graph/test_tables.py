@@ -77,7 +77,7 @@ def test_a_proposal_takes_as_long_as_a_new_beginning(planner, space, data):
     assert problem.begin(tuple(current)) == PlanEvaluator(planner.model, space).begin(tuple(current))
 
 
-def test_a_table_without_a_route_goes_as_the_store_chooses(planner, space):
+def test_a_table_goes_as_the_store_chooses(planner, space):
     problem = PlanEvaluator(planner.model, space)
     plans = problem.tables(problem.decisions(planner.splits(data_parallel())))
     assert plans == {USERS: TablePlan('servers', 2), ITEMS: TablePlan('servers', 2)}
@@ -95,7 +95,7 @@ def test_tables_are_on_all_ranks(planner, space):
         assert whole_on(len(graph.shape(embedding)), range(RANKS)) in candidates
 
 
-def test_routes_of_tables_take_as_long_as_their_bytes_on_the_links():
+def test_routes_of_tables_take_time_by_their_bytes():
     """Servers move the touched rows, few of a large table and many of a small one; allreduce moves all rows."""
     rate, free = 1e4, TransferCost(0.0, 0.0, 0.0)
     there = dataclasses.replace(cluster(2, 1, rate=rate, cost=free), link_latency_s=0.0)
