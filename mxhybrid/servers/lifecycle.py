@@ -146,7 +146,7 @@ def retire_named(servers: ParameterServers, names: Sequence[str]) -> None:
             member.collect()
     servers.barrier()
     for table in tables:
-        # State is freed with the rows: a row store without it would be made anew first.
+        # Rows and state are freed together: a row store without state would be a new one.
         servers.command('forget_state', table=table.name, keys=[])
         servers.command('release', keys=table.server_keys)
         if servers.on_lane:

@@ -165,7 +165,7 @@ class TestKey:
 
     @pytest.mark.parametrize('parts', [(), (1.5,), (None,), (True,), (['a'],), (1 << 63,), (('a', 2.0),)])
     def test_refused(self, parts):
-        with pytest.raises(mxhybrid.InputError, match=r'^key'):
+        with pytest.raises(mxhybrid.InputError, match=r'^hash_key'):
             mxhybrid.nn.hash_key(*parts)
 
 
