@@ -88,8 +88,8 @@ class _Drawing:
             is_dynamic = len(self.dynamic) == len(self.initialised)
             step.update(backwards=random.choice((1,) if not is_dynamic else (1, 2) if self.has_capacity else (1, 2, 3)),
                         zero=self.has_capacity or random.random() < 0.7)
-            if not step['zero']:  # gradients of a worker without a backward pass are stale, and left out
-                step.update(samples=12, split='even')
+            if not step['zero']:  # gradients of a worker without a lookup are stale, and left out
+                step.update(samples=12, split='even', empty=False)
         return step
 
     def _rate(self) -> Dict[str, Any]:
