@@ -63,7 +63,7 @@ class Launch:
     servers: Optional[int] = 0
     #: The rank among the workers of this host; 0 if it is not known.
     local_rank: int = 0
-    #: The address of horovodrun's notice board, see :mod:`mxhybrid.base.rendezvous`.
+    #: The address of horovodrun's notice board, see :mod:`mxhybrid.messaging.notice_board`.
     rendezvous: Optional[Tuple[str, int]] = None
     #: The address of the scheduler of launch.py.
     scheduler: Optional[Tuple[str, int]] = None

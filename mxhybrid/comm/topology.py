@@ -13,7 +13,7 @@ class Topology:
     #: Addresses under which other hosts reach the hosts.
     addresses: Sequence[str]
     #: Domains of shared memory: equal for workers that can share memory, see
-    #: :func:`mxhybrid.base.local_sockets.memory_domain`.
+    #: :func:`mxhybrid.messaging.local_sockets.memory_domain`.
     memory_domains: Sequence[str]
 
     @property

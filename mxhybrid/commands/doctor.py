@@ -23,10 +23,10 @@ from typing import Any, Dict, List, Optional, Tuple
 from .. import __version__
 from ..base import launcher
 from ..base.launcher import Launch
-from ..base.rendezvous import NoticeBoard
 from ..base.settings import DECLARED, variable
 from ..job.launch_py_processes import end_processes_of_job
 from ..job.server_processes import child_program
+from ..messaging.notice_board import NoticeBoard
 from . import console
 from .checks import hosts as host_checks, settings as setting_checks, software, tasks as task_checks
 from .checks.comparison import GROUP, Report, SharedFinding, compare, merge_findings

@@ -11,9 +11,9 @@ import uuid
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Sequence, Tuple
 
 from ..base import proc
-from ..base.addresses import reserve_port
 from ..base.launcher import OF_HOROVODRUN, OF_LAUNCH_PY, OF_OTHERS
 from ..base.machine import describe_status
+from ..messaging.addresses import reserve_port
 from .checks.processes import interpreter, package_environment
 from .checks.settings import known_variables
 

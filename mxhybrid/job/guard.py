@@ -3,8 +3,8 @@ import os
 import socket
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ..base.sealed import new_secret
 from ..base.settings import Settings
+from ..messaging.sealed import new_secret
 from ..telemetry.session import Session
 from ..watchdog.deadline import Deadline
 from ..watchdog.leaving import leave

@@ -8,16 +8,16 @@ import socket
 from typing import Any, Dict, List, Optional
 
 from ..base import log
-from ..base.addresses import check_host_name, interface_address, reserve_port
 from ..base.errors import SettingError
 from ..base.launcher import Launch, is_local
-from ..base.local_sockets import memory_domain
-from ..base.sealed import Sealer
 from ..base.settings import Settings, check_equal, variable
 from ..comm.collective import Collective
 from ..comm.horovod_import import load_horovod
 from ..comm.topology import Topology
 from ..lane import library
+from ..messaging.addresses import check_host_name, interface_address, reserve_port
+from ..messaging.local_sockets import memory_domain
+from ..messaging.sealed import Sealer
 from ..telemetry.session import Session
 from ..watchdog.deadline import Deadline
 from .guard import Guard

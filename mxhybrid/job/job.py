@@ -14,11 +14,11 @@ import mxnet as mx
 from ..base import log
 from ..base.errors import JobError, SettingError
 from ..base.launcher import is_local
-from ..base.local_sockets import Left
 from ..base.settings import Settings
 from ..comm.collective import Collective
 from ..comm.topology import Topology
 from ..lane.allreduce import LaneAllreduce
+from ..messaging.local_sockets import Left
 from ..native import forks
 from ..native.deliveries import Deliveries
 from ..native.stores import disown, free

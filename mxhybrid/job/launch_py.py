@@ -10,14 +10,14 @@ import mxnet as mx
 import numpy as np
 
 from ..base import log
-from ..base.addresses import address_towards, check_host_name, interface_of
 from ..base.errors import JobError, SettingError
 from ..base.launcher import Launch
-from ..base.local_sockets import memory_domain
 from ..base.settings import Settings, check_equal
 from ..comm.collective import Collective
 from ..comm.horovod_import import load_horovod
 from ..comm.topology import Topology
+from ..messaging.addresses import address_towards, check_host_name, interface_of
+from ..messaging.local_sockets import memory_domain
 from ..native.arrays import host_view
 from ..servers.pickled import pickled
 from ..telemetry.session import Session

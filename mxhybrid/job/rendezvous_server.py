@@ -19,7 +19,7 @@ from typing import Dict, List, Optional, Tuple
 
 from ..base import log
 from ..base.launcher import Launch
-from ..base.rendezvous import NoticeBoard
+from ..messaging.notice_board import NoticeBoard
 
 logger = log.get_logger(__name__)
 

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any, List, Optional, Tuple
 
-from ..base.rendezvous import NoticeBoard, UnknownAnswerError
+from ..messaging.notice_board import NoticeBoard, UnknownAnswerError
 from ..watchdog.leaving import leave
 
 #: Seconds that a connection to the launcher may take, and between two checks that the launcher still runs.

@@ -2,10 +2,10 @@
 from typing import Any, Iterable, List
 
 from ..base.errors import SettingError
-from ..base.local_sockets import differ_in_user, user_of_domain
 from ..base.log import get_logger
 from ..base.settings import Settings, as_written, variable
 from ..lane import library
+from ..messaging.local_sockets import differ_in_user, user_of_domain
 
 logger = get_logger(__name__)
 

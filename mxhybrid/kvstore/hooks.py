@@ -49,10 +49,10 @@ from mxnet.gluon.contrib.estimator import CheckpointHandler
 from mxnet.gluon.parameter import Parameter, ParameterDict
 
 from ..base.errors import InputError
-from ..base.local_sockets import Left
 from ..base.machine import remedy
 from ..comm.horovod_import import keep_symbols_local
 from ..job.join import fail_current, fails_like_another
+from ..messaging.local_sockets import Left
 from ..native.trainers import renew_arrays
 from . import on_demand_copy
 from .hybrid import Hybrid

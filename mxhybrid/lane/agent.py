@@ -26,9 +26,9 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 import numpy as np
 
 from ..base.errors import JobError
-from ..base.local_sockets import Connection, Left, Listener, memory_domain
 from ..base.log import get_logger
-from ..base.peers import connect_peers
+from ..messaging.handshake import connect_peers
+from ..messaging.local_sockets import Connection, Left, Listener, memory_domain
 from ..row_store.row_store import FirstValues, RowStoreOptions
 from . import library
 from .membership import Endpoint, Membership

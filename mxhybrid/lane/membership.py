@@ -6,12 +6,12 @@ from typing import Any, List, NamedTuple, Sequence
 class Endpoint(NamedTuple):
     """The addresses of an agent."""
 
-    #: The processes that can share memory with it, see :func:`mxhybrid.base.local_sockets.memory_domain`.
+    #: The processes that can share memory with it, see :func:`mxhybrid.messaging.local_sockets.memory_domain`.
     memory_domain: str
     #: Address and port for other hosts.
     address: str
     port: int
-    #: Name of the listener for workers of its host, see :class:`mxhybrid.base.local_sockets.Listener`.
+    #: Name of the listener for workers of its host, see :class:`mxhybrid.messaging.local_sockets.Listener`.
     listener: str
 
 

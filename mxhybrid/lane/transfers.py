@@ -9,7 +9,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import numpy as np
 
 from ..base.errors import JobError
-from ..base.local_sockets import Connection, Listener, connect
+from ..messaging.local_sockets import Connection, Listener, connect
 from ..native.engine import handles_of, push_native
 from . import library
 from .worker import Lane

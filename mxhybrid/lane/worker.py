@@ -9,7 +9,7 @@ import numpy as np
 from mxnet.base import check_call
 
 from ..base.errors import JobError
-from ..base.local_sockets import Connection, connect
+from ..messaging.local_sockets import Connection, connect
 from ..native.engine import handles_of, push_native
 from ..native.forks import fork_guard
 from ..telemetry.recorder import OFF, AnyRecorder

@@ -22,13 +22,13 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 import numpy as np
 from mxnet.optimizer import Optimizer
 
-from ..base.addresses import address_towards
 from ..base.errors import HybridError
 from ..base.files import has_digest
 from ..base.machine import remedy
 from ..base.storage_probe import problem_with
 from ..lane.agent import Agent, DynamicShape, Shape
 from ..lane.membership import Membership
+from ..messaging.addresses import address_towards
 from ..native import log_filter
 from ..native.arrays import host_view, make_row_sparse, row_sparse_parts, trim_heap
 from ..native.optimizers import TableOptimizer, find_class

@@ -3,7 +3,7 @@
 Only :mod:`mxhybrid.job.server_processes` starts it.
 
 Unlike MXNet's own server it unpickles nothing: it carries out commands that worker 0 has sealed
-(:mod:`mxhybrid.base.sealed`), and ignores all others with a warning.
+(:mod:`mxhybrid.messaging.sealed`), and ignores all others with a warning.
 """
 import os
 from typing import Any, Callable, Optional
@@ -13,7 +13,7 @@ import mxnet as mx
 
 from ..base import log
 from ..base.errors import RefusedError
-from ..base.sealed import Opener
+from ..messaging.sealed import Opener
 from ..native.stores import serve
 from ..watchdog.leaving import leave
 from .handler import Handler, server_name

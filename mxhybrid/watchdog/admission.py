@@ -1,15 +1,16 @@
 """Admit to the job monitor only processes that know the secret of the job.
 
 The monitor greets each connection with a challenge, a number that is used once.  The first line that comes back must be
-a ``hello`` with a proof (:func:`mxhybrid.base.sealed.prove`) over this number, the name and the rank of the process.
-After any other line, or after none in time, the monitor closes the connection.  The secret itself is never sent here.
+a ``hello`` with a proof (:func:`mxhybrid.messaging.sealed.prove`) over this number, the name and the rank of the
+process.  After any other line, or after none in time, the monitor closes the connection.  The secret itself is never
+sent here.
 """
 import secrets
 import socket
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from ..base.sealed import is_proof, prove
+from ..messaging.sealed import is_proof, prove
 from .messages import decode, receive
 
 #: Seconds within which a connection must send its hello.

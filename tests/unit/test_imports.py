@@ -16,9 +16,9 @@ import mxhybrid
 PACKAGE = Path(mxhybrid.__file__).resolve().parent
 ROOT = PACKAGE.name
 #: Between top-level folders; a newcomer has to know each.
-MOST_ARROWS = 82
+MOST_ARROWS = 91
 #: They must work where these are missing, crash or hang, or be quick.
-LIGHT = ('base', 'watchdog', 'telemetry', 'commands/checks')
+LIGHT = ('base', 'messaging', 'watchdog', 'telemetry', 'commands/checks')
 HEAVY = {'mxnet', 'horovod', 'numpy'}
 #: Under the package's own name: what users call.
 FACE = ''

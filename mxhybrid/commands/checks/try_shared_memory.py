@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from ...base.local_sockets import Listener, connect
+from ...messaging.local_sockets import Listener, connect
 
 _NUMBERS, _WAIT_S = 1 << 18, 10.0
 

@@ -8,10 +8,10 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, Set
 import mxnet as mx
 
 from ...base.errors import InputError
-from ...base.peers import connect_peers
-from ...base.sealed import new_secret
 from ...job.job import Job
 from ...lane.transfers import Channels
+from ...messaging.handshake import connect_peers
+from ...messaging.sealed import new_secret
 from ...native.last_error import take_last_error
 from .lane_transport import LaneTransport
 from .outline import Outline, first_difference

@@ -21,7 +21,7 @@ from lab.jobs import run_job, start_command, start_job
 from lab.launchers import REPOSITORY, job_command
 from lab.processes import MARKER, PATIENCE
 
-from mxhybrid.base.addresses import reserve_port
+from mxhybrid.messaging.addresses import reserve_port
 
 from ...helpers.tracker_ports import tracker_ports
 from ...helpers.turns import by_turns, slow

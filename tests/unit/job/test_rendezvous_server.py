@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mxhybrid.base import launcher
-from mxhybrid.base.rendezvous import NoticeBoard
 from mxhybrid.job import rendezvous_server
 from mxhybrid.job.rendezvous_server import RendezvousServer, parse_request, replace_rendezvous
+from mxhybrid.messaging.notice_board import NoticeBoard
 
 pytestmark = pytest.mark.both_pythons
 

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from mxhybrid.base.local_sockets import connect, memory_domain
-from mxhybrid.base.peers import connect_peers
 from mxhybrid.lane import agent as lane_agent
 from mxhybrid.lane.agent import Agent, Shape
 from mxhybrid.lane.membership import Endpoint, Membership
 from mxhybrid.lane.worker import Lane
+from mxhybrid.messaging.handshake import connect_peers
+from mxhybrid.messaging.local_sockets import connect, memory_domain
 
 pytestmark = pytest.mark.both_pythons
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mxhybrid.base.sealed import Opener, Sealer, new_secret
+from mxhybrid.messaging.sealed import Opener, Sealer, new_secret
 from mxhybrid.servers.handler import Handler
 from mxhybrid.servers.main import Controller
 from mxhybrid.servers.pickled import pickled
@@ -81,7 +81,7 @@ def test_the_pickle_would_do_harm_where_pickles_are_loaded(tmp_path):
 def test_an_error_in_a_sealed_command_ends_the_server(command, install, text):
     program = ('import mxnet\nfrom mxhybrid.servers.handler import Handler\n'
                'from mxhybrid.servers.main import Controller\n'
-               'from mxhybrid.base.sealed import Opener, Sealer\n'
+               'from mxhybrid.messaging.sealed import Opener, Sealer\n'
                'Controller(Opener("x"), Handler(), %s)(0, Sealer("x").seal(%s).encode(), None)\nprint("alive")'
                % (install, command))
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))

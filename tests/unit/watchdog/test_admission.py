@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from mxhybrid.base.errors import JobError
-from mxhybrid.base.sealed import new_secret, prove
+from mxhybrid.messaging.sealed import new_secret, prove
 from mxhybrid.watchdog import admission
 from mxhybrid.watchdog.admission import HELLO_BYTES, STRANGERS, Admission, answer_challenge
 from mxhybrid.watchdog.lifeline import Lifeline

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from mxhybrid.base.errors import JobError
-from mxhybrid.base.sealed import prove
+from mxhybrid.messaging.sealed import prove
 from mxhybrid.watchdog.admission import answer_challenge
 from mxhybrid.watchdog.lifeline import Lifeline
 from mxhybrid.watchdog.messages import send

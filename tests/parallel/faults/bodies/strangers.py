@@ -11,9 +11,9 @@ from mxnet import autograd, gluon
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid
-from mxhybrid.base.sealed import Sealer, new_secret
 from mxhybrid.job import guard
 from mxhybrid.job.join import current
+from mxhybrid.messaging.sealed import Sealer, new_secret
 from mxhybrid.servers.pickled import pickled
 
 ROWS, WIDTH, STEPS = 50, 4, 6

@@ -10,9 +10,9 @@ import threading
 import time
 from typing import Any, List, Optional, Tuple
 
-from . import json_text
-from .errors import JobError
-from .proc import boot_id
+from ..base import json_text
+from ..base.errors import JobError
+from ..base.proc import boot_id
 
 #: Largest message on a connection, in bytes.
 _MESSAGE_BYTES = 1 << 16

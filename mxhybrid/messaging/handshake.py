@@ -10,10 +10,10 @@ import socket
 import time
 from typing import Any, Dict, List, Sequence, Tuple
 
-from . import json_text
-from .errors import JobError
+from ..base import json_text
+from ..base.errors import JobError
+from ..base.settings import variable
 from .sealed import is_proof, prove
-from .settings import variable
 
 #: Most bytes of a line, and most seconds for it, before its sender is known.
 _LINE_BYTES, _LINE_S = 1024, 5.0

@@ -7,7 +7,7 @@ import json
 import time
 from typing import Any, Dict, Iterable, Optional, Tuple
 
-from . import json_text
+from ..base import json_text
 
 #: Seconds between two reads of missing values, and the time limit of a request.
 _POLL_S, _REQUEST_S = 0.1, 5.0

@@ -7,7 +7,7 @@ import pytest
 
 from mxhybrid.base import peers
 from mxhybrid.base.errors import JobError
-from mxhybrid.base.sealed import prove
+from mxhybrid.messaging.sealed import prove
 
 pytestmark = pytest.mark.both_pythons
 

@@ -14,8 +14,8 @@ import json
 import secrets
 from typing import Any, Dict, Tuple, Union
 
-from . import json_text
-from .errors import RefusedError
+from ..base import json_text
+from ..base.errors import RefusedError
 
 _SECRET_BYTES = 32
 _MAC_DIGITS = 2 * hashlib.sha256().digest_size

@@ -2,7 +2,7 @@
 import socket
 from typing import Optional
 
-from .errors import SettingError
+from ..base.errors import SettingError
 
 
 def reserve_port(host: str) -> socket.socket:

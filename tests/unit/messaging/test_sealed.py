@@ -8,7 +8,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from mxhybrid.base import sealed as sealed_module
 from mxhybrid.base.errors import HybridError, RefusedError
-from mxhybrid.base.sealed import Opener, Sealer, is_proof, new_secret, prove
+from mxhybrid.messaging.sealed import Opener, Sealer, is_proof, new_secret, prove
 
 pytestmark = pytest.mark.both_pythons
 
