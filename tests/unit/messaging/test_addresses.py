@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from mxhybrid.base import addresses
 from mxhybrid.base.errors import SettingError
+from mxhybrid.messaging import addresses
 
 pytestmark = pytest.mark.both_pythons
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from mxhybrid.base import peers
 from mxhybrid.base.errors import JobError
+from mxhybrid.messaging import handshake
 from mxhybrid.messaging.sealed import prove
 
 pytestmark = pytest.mark.both_pythons
@@ -34,7 +34,7 @@ def meet(doors, hosts='abc', secrets=(SECRET,) * 3, timeout=10):
 
     def run(number):
         try:
-            outcomes[number] = peers.connect_peers(number, addresses, wanted_by(number, hosts), doors[number],
+            outcomes[number] = handshake.connect_peers(number, addresses, wanted_by(number, hosts), doors[number],
                                                    secrets[number], timeout, PURPOSE)
         except JobError as error:
             outcomes[number] = error
@@ -110,13 +110,13 @@ def test_a_stranger_at_the_address_is_refused(doors):
     thread = threading.Thread(target=pretend)
     thread.start()
     with pytest.raises(JobError, match='the proof is wrong'):
-        peers.connect_peers(1, [door.getsockname()[:2] for door in doors[:2]], [0], doors[1], SECRET, 5, PURPOSE)
+        handshake.connect_peers(1, [door.getsockname()[:2] for door in doors[:2]], [0], doors[1], SECRET, 5, PURPOSE)
     thread.join()
 
 
 def test_peer_that_does_not_connect_is_named(doors):
     with pytest.raises(JobError, match='127.0.0.1 and 127.0.0.1 within 0.2 s'):
-        peers.connect_peers(0, [door.getsockname()[:2] for door in doors[:2]], [1], doors[0], SECRET, 0.2, PURPOSE)
+        handshake.connect_peers(0, [door.getsockname()[:2] for door in doors[:2]], [1], doors[0], SECRET, 0.2, PURPOSE)
 
 
 def test_silent_strangers_do_not_extend_the_deadline(doors, monkeypatch):
@@ -127,7 +127,7 @@ def test_silent_strangers_do_not_extend_the_deadline(doors, monkeypatch):
 
     def wait():
         with pytest.raises(JobError) as caught:
-            peers.connect_peers(0, addresses, [1], doors[0], SECRET, 1, PURPOSE)
+            handshake.connect_peers(0, addresses, [1], doors[0], SECRET, 1, PURPOSE)
         errors.append(str(caught.value))
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()

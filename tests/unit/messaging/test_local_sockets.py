@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from mxhybrid.base import local_sockets
 from mxhybrid.base.errors import JobError
+from mxhybrid.messaging import local_sockets
 from mxhybrid.messaging.local_sockets import Left, Listener, connect, differ_in_user, memory_domain, user_of_domain
 
 pytestmark = pytest.mark.both_pythons

@@ -6,8 +6,8 @@ import string
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from mxhybrid.base import sealed as sealed_module
 from mxhybrid.base.errors import HybridError, RefusedError
+from mxhybrid.messaging import sealed as sealed_module
 from mxhybrid.messaging.sealed import Opener, Sealer, is_proof, new_secret, prove
 
 pytestmark = pytest.mark.both_pythons

@@ -11,11 +11,11 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid.base import local_sockets
 from mxhybrid.lane import worker
 from mxhybrid.lane.agent import Agent, Shape
 from mxhybrid.lane.membership import Membership
 from mxhybrid.lane.worker import Lane
+from mxhybrid.messaging import local_sockets
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
 from mxhybrid.servers.partition_state import Partition, updated_optimizer
