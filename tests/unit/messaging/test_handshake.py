@@ -85,7 +85,7 @@ def test_strangers_are_turned_away_without_delay(doors, says):
 
 
 def test_a_silent_connection_delays_the_others_only_briefly(doors, monkeypatch):
-    monkeypatch.setattr(peers, '_LINE_S', 1)  # longer than a busy machine delays the other processes
+    monkeypatch.setattr(handshake, '_LINE_S', 1)  # longer than a busy machine delays the other processes
     stranger = socket.create_connection(doors[0].getsockname())
     found = meet(doors)
     assert [sorted(sockets) for sockets in found] == [[1, 2], [0, 2], [0, 1]]
@@ -121,7 +121,7 @@ def test_peer_that_does_not_connect_is_named(doors):
 
 def test_silent_strangers_do_not_extend_the_deadline(doors, monkeypatch):
     """Process 0 waits for process 1, which does not connect."""
-    monkeypatch.setattr(peers, '_LINE_S', 0.4)
+    monkeypatch.setattr(handshake, '_LINE_S', 0.4)
     addresses = [door.getsockname()[:2] for door in doors]
     errors, strangers = [], [socket.create_connection(addresses[0]) for _ in range(60)]
 
