@@ -18,7 +18,7 @@ def filter_size(shard: OperatorShard) -> float:
     return float(math.prod(shape_of(weight)[1:]))
 
 
-class Filters(Rule):
+class GroupedFilters(Rule):
     """An operator with filters, whose channels may be in groups."""
 
     is_searched = splits_weight = adds_weight_gradients = makes_images = True
@@ -42,7 +42,7 @@ class Filters(Rule):
 
 
 @register('Convolution')
-class Convolution(Filters):
+class Convolution(GroupedFilters):
     """A convolution: samples, output channels and every dimension of images can be split; partial sums cover ranges of
     input channels.
     """

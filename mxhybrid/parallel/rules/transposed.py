@@ -10,7 +10,7 @@ from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, as_tuple, elements_of, summed
 from ..sharding.box import Box, Range, full
 from ..sharding.split import OutputShard
-from .convolution import Filters, filter_size
+from .convolution import GroupedFilters, filter_size
 from .dense import with_bias
 from .windows import is_channels_first, shard_of_samples, transposed_window
 
@@ -60,7 +60,7 @@ def _cut(symbol: Any, ends: Optional[Tuple[Any, Any]], name: str) -> Any:
 
 
 @register('Deconvolution')
-class Deconvolution(Filters):
+class Deconvolution(GroupedFilters):
     """A transposed convolution: samples, output channels (whole groups) and every dimension of images can be split;
     partial sums cover ranges of input channels.  With channels last, samples alone.
     """
