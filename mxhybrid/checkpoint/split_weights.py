@@ -179,9 +179,7 @@ def put_states(trainer: Any, work: List[Tuple[Any, Optional[List[WholeArray]]]],
 
 
 def _template(trainer: Any, item: Any, wholes: List[WholeArray]) -> Tuple[str, Any]:
-    """Return why the optimizer does not keep state of these shapes, '' if it does, and the state that it makes for this
-    worker's shard.
-    """
+    """Return why the optimizer keeps no state of these shapes, or '', and the state that it makes for this shard."""
     shard, optimizer = shard_of(item.param), trainer.optimizer
     if shard is None or not shard.holds:
         return '', None

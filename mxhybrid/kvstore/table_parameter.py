@@ -5,7 +5,7 @@ key.  The parameter has an entry in ``collect_params()``, multipliers, a `grad_r
 other one.  Calls of ``gluon.Parameter`` that need an array of its shape are refused, with another way to do it.
 """
 from contextlib import nullcontext
-from typing import Any, Callable, ContextManager, Dict, List, Mapping, NoReturn, Optional
+from typing import Any, Callable, ContextManager, Dict, List, Mapping, NoReturn, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -80,6 +80,10 @@ class TableParameter(Parameter):
     def __repr__(self) -> str:
         return 'TableParameter %s (%s rows, width=%d, dtype=%s)' % (
             self.name, 'any number of' if self.rows is None else self.rows, self.width, self.dtype)
+
+    def changed_options(self) -> List[Tuple[str, Any]]:
+        """Return the options that differ from their defaults, with their values."""
+        return [item for item in self.options.items() if item not in RowStoreOptions._field_defaults.items()]
 
     def __getstate__(self) -> Dict[str, Any]:
         if self._has_rows():

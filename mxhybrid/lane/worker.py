@@ -290,9 +290,7 @@ class Lane:
                        'received': sum(counts[_KINDS + kind] for kind in kinds)} for name, kinds in _MESSAGES.items()}
 
     def cache_counts(self, table: Any) -> Tuple[int, int]:
-        """Return the rows of a dynamic table that the workers of this host have requested so far, and those of them
-        that were in the caches of the host.
-        """
+        """Return the rows of a dynamic table that workers of this host have requested, and those found in caches."""
         number = self._numbers.get(table.index)
         if number is None:
             return 0, 0

@@ -82,9 +82,7 @@ def part_of(symbol: Any, shape: Sequence[int], part: Sequence[slice]) -> Any:
 
 
 def joined_along(functions: Any, axis: int, arrays: Sequence[Any], shapes: Sequence[Sequence[int]]) -> Any:
-    """Return arrays of some shapes, joined along an axis, by `functions`, ``mx.sym`` or ``mx.nd``; oneDNN joins arrays
-    of at most six dimensions.
-    """
+    """Return arrays joined along an axis by `functions`, ``mx.sym`` or ``mx.nd``; oneDNN takes up to six dimensions."""
     joined = functions.concat(*[functions.reshape(array, shape=_around(shape, axis))
                                 for array, shape in zip(arrays, shapes)], dim=1)
     lengths = list(shapes[0])

@@ -11,7 +11,6 @@ from ..kvstore.row_requests import RowRequest, request_rows
 from ..kvstore.table_parameter import TableParameter
 from ..lane.keyed_rows import distinct_keys
 from ..native.trainers import device_of, put_param
-from ..row_store.row_store import RowStoreOptions
 from .bags import Bags, NoGradients, bags_of
 
 
@@ -146,8 +145,7 @@ class TableBlock(Block):
     def __repr__(self) -> str:
         param = self.weight
         rows = 'any int64' if param.rows is None else param.rows
-        options = ''.join(', %s=%r' % item for item in param.options.items()
-                          if item not in RowStoreOptions._field_defaults.items())
+        options = ''.join(', %s=%r' % item for item in param.changed_options())
         return '%s(%s -> %d, %s%s)' % (type(self).__name__, rows, param.width, param.dtype, options)
 
 

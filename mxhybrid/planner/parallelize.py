@@ -135,7 +135,9 @@ class _Automatic:
         self._pipelines = pipelines
 
     def choose(self, data: Any, batch_axis: Any, dtype: Any, cluster: Any, seconds: float) -> Plan:
-        """Return the plan that was found if it is faster than data parallelism and no plan; else data parallelism."""
+        """Return the plan that was found if it is faster than data parallelism and than the network without a plan;
+        otherwise data parallelism.
+        """
         began = time.monotonic()
         result: Optional[Dict[str, Any]] = None
         problem = ''

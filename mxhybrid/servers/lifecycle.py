@@ -37,14 +37,24 @@ def create_table(servers: ParameterServers, name: str, shape: tuple, dtype: Any,
     InputError on all workers, with nothing changed, if the servers have too few keys left.
     """
     dtype = np.dtype(dtype)
-    if servers.on_lane:
-        return _create_on_lane(servers, name, shape, dtype, partitions, mode, values, even, row_format, staleness)
-    halves = row_format is RowFormat.FLOAT16
     rows, width = shape[0], int(np.prod(shape[1:]))
+    if servers.on_lane and staleness:
+        assert servers.lane is not None
+        check_stale_rows(name, rows, staleness, max(servers.lane.membership.worker_counts))
+    halves = row_format is RowFormat.FLOAT16 and not servers.on_lane
+    kind = TableKind(rows, width, dtype.name, halves, exact or servers.on_lane, even)
     count = partition_count(rows, width, dtype.itemsize, partitions)
-    keys = servers.keys.take(name, TableKind(rows, width, dtype.name, halves, exact, even), count,
-                             dtype.itemsize * (exact or not halves) + 2 * halves)
+    keys = servers.keys.take(name, kind, count, dtype.itemsize * (kind.exact or not halves) + 2 * halves)
     partitioning = keys.partitioning
+    if servers.on_lane:
+        table = Table(servers, name, partitioning, dtype, WireFormat(name, dtype, width, partitioning.keys))
+        table.row_format, table.staleness = row_format, staleness
+        servers.open_table(table)
+        if values is not None:
+            table.assign(values)
+        table.open(mode)
+        servers.tables[name] = table, keys
+        return table
     # At the native store's own barrier, below, no worker of any host may have rows under way.
     servers.link.settle()
     servers.barrier()
@@ -69,26 +79,6 @@ def create_table(servers: ParameterServers, name: str, shape: tuple, dtype: Any,
             _fill(table, partitioning.keys, dtype, width, values)
         table.touch()
     if keys.used and values is not None:
-        table.assign(values)
-    table.open(mode)
-    servers.tables[name] = table, keys
-    return table
-
-
-def _create_on_lane(servers: ParameterServers, name: str, shape: tuple, dtype: np.dtype, partitions: int, mode: str,
-                    values: Optional[Values], even: bool, row_format: RowFormat,
-                    staleness: int) -> Table:
-    rows, width = shape[0], int(np.prod(shape[1:]))
-    if staleness:
-        assert servers.lane is not None
-        check_stale_rows(name, rows, staleness, max(servers.lane.membership.worker_counts))
-    count = partition_count(rows, width, dtype.itemsize, partitions)
-    keys = servers.keys.take(name, TableKind(rows, width, dtype.name, False, True, even), count, dtype.itemsize)
-    partitioning = keys.partitioning
-    table = Table(servers, name, partitioning, dtype, WireFormat(name, dtype, width, partitioning.keys))
-    table.row_format, table.staleness = row_format, staleness
-    servers.open_table(table)
-    if values is not None:
         table.assign(values)
     table.open(mode)
     servers.tables[name] = table, keys
@@ -146,7 +136,7 @@ def retire_named(servers: ParameterServers, names: Sequence[str]) -> None:
             member.collect()
     servers.barrier()
     for table in tables:
-        # Rows and state are freed together: a row store without state would be a new one.
+        # State is freed with the rows: a row store without it would be made again first.
         servers.command('forget_state', table=table.name, keys=[])
         servers.command('release', keys=table.server_keys)
         if servers.on_lane:

@@ -188,9 +188,7 @@ def _of_heads(layer_kind: str, names: Tuple[str, ...], request: SplitRequest) ->
 
 def _fit(graph: Graph, dimensions: Dimensions, operator: Operator, request: SplitRequest, ranks: int) -> Tuple[Split,
                                                                                                                str]:
-    """Return the split that is nearest to a request, and a note on the difference, or ''; InputError if the request is
-    strict and impossible.
-    """
+    """Return the split nearest to a request, and a note on the difference; InputError if a strict one is impossible."""
     names, rule = dimensions.names(operator), rule_of(operator)
     limits, problems = rule.limits(graph, operator), []
     request = _of_heads(rule.layer_kind, names, request)

@@ -51,7 +51,7 @@ class Redistribution:
                  fill: float = 0.0, one_gradient: bool = False, label: str = '', differentiable: bool = True,
                  operator: int = -1):
         self.number, self.label, self.dtype = number, label, np.dtype(dtype)
-        self.operator = operator
+        self.differentiable, self.operator = differentiable, operator
         self.source: Optional[Box] = layout.boxes.get(rank)
         self.target: Optional[Box] = needed.get(rank)
         forward_messages = messages(layout, needed)

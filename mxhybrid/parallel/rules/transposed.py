@@ -8,8 +8,9 @@ import numpy as np
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, as_tuple, elements_of, summed
-from ..sharding.box import Box, Range, full, shape_of
+from ..sharding.box import Box, Range, full
 from ..sharding.split import OutputShard
+from .convolution import GroupedFilters, filter_size
 from .dense import with_bias
 from .windows import is_channels_first, shard_of_samples, transposed_window
 
@@ -59,22 +60,14 @@ def _cut(symbol: Any, ends: Optional[Tuple[Any, Any]], name: str) -> Any:
 
 
 @register('Deconvolution')
-class Deconvolution(Rule):
+class Deconvolution(GroupedFilters):
     """A transposed convolution: samples, output channels (whole groups) and every dimension of images can be split;
     partial sums cover ranges of input channels.  With channels last, samples alone.
     """
 
-    is_searched = splits_weight = adds_weight_gradients = makes_images = True
-
     def flop(self, operator: Operator, shard: OperatorShard) -> float:
         """Return a multiplication and an addition for each input and each element of a filter."""
-        weight = shard.inputs[1]
-        assert weight is not None
-        return 2.0 * elements_of(shard.inputs[:1]) * math.prod(shape_of(weight)[1:])
-
-    @staticmethod
-    def _groups(operator: Operator) -> int:
-        return int(operator.get('num_group', 1))
+        return 2.0 * elements_of(shard.inputs[:1]) * filter_size(shard)
 
     def lone_weight(self, graph: Graph, operator: Operator, shards: Sequence[OperatorShard]) -> Optional[int]:
         """Return the position of the filters of float32, unless each channel has filters of its own.
@@ -89,19 +82,6 @@ class Deconvolution(Rule):
         has_own_filters = (is_channels_first(operator) and min(groups, default=1) > 1
                            and graph.inputs(operator)[0][1] == graph.shape(operator)[1] == self._groups(operator))
         return 1 if graph.dtypes[operator.inputs[1]] == np.float32 and not has_own_filters else None
-
-    def grains(self, graph: Graph, operator: Operator) -> List[int]:
-        """Return the channels of a group for the channels: a shard needs whole groups of input channels."""
-        shape, groups = graph.shape(operator), self._groups(operator)
-        return [1, shape[1] // groups if groups > 1 else 1] + [1] * (len(shape) - 2)
-
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension where channels come first, else for the samples alone."""
-        return [True] + [is_channels_first(operator)] * (len(graph.shape(operator)) - 1)
-
-    def partials(self, graph: Graph, operator: Operator) -> int:
-        """Return the number of input channels; 1 where there are groups."""
-        return graph.inputs(operator)[0][1] if is_channels_first(operator) and self._groups(operator) == 1 else 1
 
     @staticmethod
     def _filters(graph: Graph, operator: Operator) -> _Filters:

@@ -153,8 +153,8 @@ class FetchedInputs(ParameterSymbols):
         return self._inside is None and entry[0] in self._learning and 2 * self._readers[entry] < sum_in_place_cap()
 
     def redistribute(self, local: Any, layout: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
-                     fill: float = 0.0,
-                     differentiable: bool = True, one_gradient: bool = False, plain: bool = False) -> Any:
+                     fill: float = 0.0, differentiable: bool = True, one_gradient: bool = False, plain: bool = False
+                     ) -> Any:
         """Return the symbol that this rank receives by a redistribution that all ranks make, or by two (see
         :mod:`mxhybrid.parallel.sharding.sum_steps`); None if it receives nothing.
 
@@ -162,22 +162,21 @@ class FetchedInputs(ParameterSymbols):
         """
         if self._inside is not None:
             plain, differentiable = False, differentiable and self._inside.is_again
-        *first_steps, (layout, needed) = steps_between(layout, needed, np.dtype(dtype).itemsize)
-        for held, pieces in first_steps:
-            local = self._redistribute_once(local, held, pieces, dtype, operator, 0.0, differentiable, False, plain)
-        return self._redistribute_once(local, layout, needed, dtype, operator, fill, differentiable, one_gradient,
-                                       plain)
+        steps = steps_between(layout, needed, np.dtype(dtype).itemsize)
+        for number, (held, pieces) in enumerate(steps, 1):
+            is_last = number == len(steps)
+            local = self._redistribute_once(local, plain, Redistribution(
+                self._number, self.rank, held, pieces, np.dtype(dtype), fill if is_last else 0.0,
+                one_gradient and is_last, operator.name, differentiable, operator.number))
+        return local
 
-    def _redistribute_once(self, local: Any, layout: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
-                           fill: float, differentiable: bool, one_gradient: bool, plain: bool) -> Any:
-        """Return the symbol that this rank receives by one redistribution, see :meth:`redistribute`."""
-        redistribution = Redistribution(self._number, self.rank, layout, needed, np.dtype(dtype), fill, one_gradient,
-                                        operator.name,
-                                        differentiable, operator.number)
+    def _redistribute_once(self, local: Any, plain: bool, redistribution: Redistribution) -> Any:
+        """Return the symbol that this rank receives by one redistribution."""
         self._number += 1
         self.redistributions.append(redistribution)
         if not redistribution.takes_part:
             return None
+        differentiable = redistribution.differentiable
         node = self._make_node(redistribution, differentiable)
         self._nodes.append(node)
         self.uses_token = True

@@ -237,9 +237,7 @@ def routes_of_outputs(transport: Transport, rank: int, graph: Graph, dimensions:
 
 
 def samples_within(boxes: Mapping[int, Box], axis: int, count: int, micro_batch: int) -> Dict[int, Box]:
-    """Return the parts of boxes of the joint batch that are in a micro-batch of `count` coordinates along an axis, in
-    the coordinates of the micro-batch.
-    """
+    """Return the parts of boxes that are in a micro-batch of `count` coordinates along an axis, in its coordinates."""
     parts = {}
     for rank, box in boxes.items():
         low, high = (min(max(end - micro_batch * count, 0), count) for end in box[axis])

@@ -36,9 +36,7 @@ def shifted(groups: List[List[int]], shift: int, columns: int) -> Callable[[int]
 
 
 def all_to_all(groups: List[List[int]], columns: int) -> Callable[[int], Step]:
-    """Describe redistributions in which each rank sends an equal share to every other rank of its group: rows become
-    columns, then columns become rows.
-    """
+    """Describe redistributions in which ranks of a group exchange equal shares: rows become columns, and rows again."""
     rows: Dict[int, Box] = {}
     column_ranges: Dict[int, Box] = {}
     for group in groups:

@@ -100,7 +100,7 @@ class ArrayLayouts:
         return seconds / speed
 
     def conversion_seconds(self, number: int, shape: Tuple[int, ...]) -> Tuple[float, float]:
-        """Return the seconds of conversions around a shard of a joint BatchNorm, forward and backward; else 0."""
+        """Return the seconds of conversions around a shard of a joint BatchNorm, forward and backward; 0 for others."""
         around = self._around.get(number)
         if self._conversions is None or around is None:
             return 0.0, 0.0

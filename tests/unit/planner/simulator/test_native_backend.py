@@ -66,7 +66,7 @@ print('all is well')
 @pytest.mark.timeout(240)
 def test_changes_are_clean(tmp_path):
     library, flags = str(tmp_path / 'simulate.so'), ['-fsanitize=address,undefined', '-fno-sanitize-recover=all']
-    objects = [compiled(source, ['-O1', '-g', '-fPIC', *flags], SOURCES[0].parent, tmp_path) for source in SOURCES]
+    objects = [compiled(source, ['-O1', '-g', '-fPIC', *flags], [SOURCES[0].parent], tmp_path) for source in SOURCES]
     subprocess.run(['g++', *flags, '-shared', *objects, '-o', library], check=True, timeout=120)
     # The interpreter is not compiled with the sanitizers.
     runtime = subprocess.run(['g++', '-print-file-name=libasan.so'], stdout=subprocess.PIPE, text=True, check=True,
