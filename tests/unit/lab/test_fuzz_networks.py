@@ -309,13 +309,13 @@ def test_a_failing_network_is_made_small():
         return any('net_dense0_bias' in event.get('params', ()) for event in program['events']) and any(
             statement['op'] == 'Dense' for statement in program['statements']) and (
             'x2' in program['plan'].get('splits', {}))
-    found = drive({1: shrinking.shrink(small(events=events), _examined)},
+    reduced = drive({1: shrinking.shrink(small(events=events), _examined)},
                   lambda places: [fails(candidate) for _, candidate in places])[1]
-    assert [statement['op'] for statement in found['statements']] == ['Dense'] and len(found['heads']) == 1
-    assert list(found['plan']['splits']) == ['x2'] and found['workers'] == 3
-    assert (found['steps'], found['calls'], found['input_grad'], found['on_store']) == (1, 1, False, None)
-    assert found['params'] == [] and found['inputs'][0]['values'] == 'reals'
-    assert found['events'] == [dict(events[2], step=0, params=['net_dense0_bias'])]
+    assert [statement['op'] for statement in reduced['statements']] == ['Dense'] and len(reduced['heads']) == 1
+    assert list(reduced['plan']['splits']) == ['x2'] and reduced['workers'] == 3
+    assert (reduced['steps'], reduced['calls'], reduced['input_grad'], reduced['on_store']) == (1, 1, False, None)
+    assert reduced['params'] == [] and reduced['inputs'][0]['values'] == 'reals'
+    assert reduced['events'] == [dict(events[2], step=0, params=['net_dense0_bias'])]
 
 
 def _examined(program):
