@@ -310,7 +310,7 @@ def test_a_failing_network_is_made_small():
             statement['op'] == 'Dense' for statement in program['statements']) and (
             'x2' in program['plan'].get('splits', {}))
     reduced = drive({1: shrinking.shrink(small(events=events), _examined)},
-                  lambda places: [fails(candidate) for _, candidate in places])[1]
+                    lambda places: [fails(candidate) for _, candidate in places])[1]
     assert [statement['op'] for statement in reduced['statements']] == ['Dense'] and len(reduced['heads']) == 1
     assert list(reduced['plan']['splits']) == ['x2'] and reduced['workers'] == 3
     assert (reduced['steps'], reduced['calls'], reduced['input_grad'], reduced['on_store']) == (1, 1, False, None)
