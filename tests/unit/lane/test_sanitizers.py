@@ -117,6 +117,12 @@ def test_truncated_or_changed_arrays_do_no_harm(tmp_path, parts):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize('part', ['record_log'])
+def test_a_part_alone_is_right(tmp_path, parts, part):
+    assert re.fullmatch(r'all \w+ are right\n', output_with(part + '.cc', parts, 'address,undefined', tmp_path, tmp_path))
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize('programs', [60, slow(1000)])
 def test_random_programs_of_row_stores_are_clean(tmp_path, parts, programs):
     output = output_with('stress_row_store.cc', parts, 'address,undefined', tmp_path, programs, tmp_path)

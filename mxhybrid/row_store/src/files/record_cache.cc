@@ -23,14 +23,7 @@ RecordCache::RecordCache(int descriptor, const std::string& name, size_t record_
           std::max(std::max(budget, kLeastBytes) / record_bytes, kLeastRecords), kInFrame - 1))),
       most_new_(std::max<uint32_t>(most_ / kNewShare, 1)),
       batch_(std::min<size_t>(kBatch, most_new_)),  // so that each queue has a record that no load keeps in memory
-      log_(descriptor, name, record_bytes, [this](uint32_t slot, uint32_t position) {
-        uint32_t& location = location_of(slot);
-        if (location & kInFrame) {
-          entries_[location & ~kInFrame].position = position;
-        } else {
-          location = position + 1;
-        }
-      }) {}
+      log_(descriptor, name, record_bytes) {}
 
 void RecordCache::grow(uint64_t slots) {
   log_.reserve(slots);
@@ -58,13 +51,35 @@ uint32_t RecordCache::take_frame() {
       uint32_t position = entry.position;
       if (position == kNone) {
         queue.push_front(frame);  // where it stays if writing fails
-        position = log_.append(entry.slot, bytes_of(frame));
+        position = write(frame);
         queue.pop_front();
       }
       location_of(entry.slot) = position + 1;
       entry = Entry();
       return frame;
     }
+  }
+}
+
+uint32_t RecordCache::write(uint32_t frame) {
+  const auto follow_moves = [this] {
+    for (const RecordLog::Move& move : moves_) {
+      uint32_t& location = location_of(move.slot);
+      if (location & kInFrame) {
+        entries_[location & ~kInFrame].position = move.position;
+      } else {
+        location = move.position + 1;
+      }
+    }
+  };
+  moves_.clear();
+  try {
+    const uint32_t position = log_.append(entries_[frame].slot, bytes_of(frame), &moves_);
+    follow_moves();
+    return position;
+  } catch (...) {
+    follow_moves();
+    throw;
   }
 }
 
@@ -114,28 +129,13 @@ void RecordCache::prefetch(uint32_t slot, size_t bytes) const {
 
 void RecordCache::load(const uint32_t* slots, size_t count, uint32_t step) {
   if (++load_ == 0) load_ = 1;
-  missing_.clear();
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t location = location_of(slots[i]);
-    if (location & kInFrame) {
-      Entry& entry = entries_[location & ~kInFrame];
-      entry.load = load_;
-      if (entry.step != step) entry.uses = std::min(entry.uses + 1, kMostUses);
-      entry.step = step;
-    } else {
-      missing_.push_back(slots[i]);
-    }
-  }
+  note_uses(slots, count, step);
   if (missing_.empty()) return;
   taken_.clear();
   try {
     // Frames first: the records that leave them may move others in the log.
-    for (size_t i = 0; i < missing_.size(); ++i) taken_.push_back(take_frame());
-    positions_.clear();
-    for (uint32_t slot : missing_) positions_.push_back(location_of(slot) - 1);
-    log_.read(positions_, [this](size_t index, const char* record) {
-      std::memcpy(bytes_of(taken_[index]), record, record_bytes_);
-    });
+    while (taken_.size() < missing_.size()) taken_.push_back(take_frame());
+    read_missing();
   } catch (...) {
     new_.insert(new_.begin(), taken_.begin(), taken_.end());
     throw;
@@ -150,6 +150,29 @@ void RecordCache::load(const uint32_t* slots, size_t count, uint32_t step) {
     entries_[taken_[i]] = {missing_[i], positions_[i], load_, step, 0};
     new_.push_back(taken_[i]);
   }
+}
+
+void RecordCache::note_uses(const uint32_t* slots, size_t count, uint32_t step) {
+  missing_.clear();
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t location = location_of(slots[i]);
+    if (!(location & kInFrame)) {
+      missing_.push_back(slots[i]);
+      continue;
+    }
+    Entry& entry = entries_[location & ~kInFrame];
+    entry.load = load_;
+    if (entry.step != step) entry.uses = std::min(entry.uses + 1, kMostUses);
+    entry.step = step;
+  }
+}
+
+void RecordCache::read_missing() {
+  positions_.clear();
+  for (uint32_t slot : missing_) positions_.push_back(location_of(slot) - 1);
+  log_.read(positions_, [this](size_t index, const char* record) {
+    std::memcpy(bytes_of(taken_[index]), record, record_bytes_);
+  });
 }
 
 void RecordCache::copy(const uint32_t* slots, size_t count, char* to) {

@@ -68,8 +68,14 @@ class RecordCache {
   char* bytes_of(uint32_t frame) const { return frames_.data() + size_t{frame} * record_bytes_; }
   /// Return the frame of a record, which is read if it is in the log.
   uint32_t frame_of(uint32_t slot);
-  /// Return a frame without a record.  The record that it had goes to the log.
+  /// Return a frame without a record.  The record that it had goes to the log, which may move others there.
   uint32_t take_frame();
+  /// Write the record of a frame to the log and return its position.
+  uint32_t write(uint32_t frame);
+  /// Note the use of the records that are in memory; the other slots are `missing_` then.
+  void note_uses(const uint32_t* slots, size_t count, uint32_t step);
+  /// Read the records of the slots `missing_` into the frames `taken_`.
+  void read_missing();
 
   const size_t record_bytes_;
   const uint32_t most_, most_new_;  // frames
@@ -81,6 +87,7 @@ class RecordCache {
   uint32_t load_ = 1;
   RecordLog log_;
   std::vector<uint32_t> missing_, taken_, positions_;  // of a load: slots, and their frames and positions
+  std::vector<RecordLog::Move> moves_;                 // of a write
 };
 
 }  // namespace lane

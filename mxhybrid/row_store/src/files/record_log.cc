@@ -28,13 +28,12 @@ size_t rounded_up(size_t size) {
 
 }  // namespace
 
-RecordLog::RecordLog(int descriptor, const std::string& name, size_t record_bytes, Moved moved)
+RecordLog::RecordLog(int descriptor, const std::string& name, size_t record_bytes)
     : record_bytes_(record_bytes),
       per_segment_(static_cast<uint32_t>(std::max<size_t>(1, kSegmentBytes / (record_bytes + sizeof(uint32_t))))),
       header_bytes_((per_segment_ * sizeof(uint32_t) + kSector - 1) / kSector * kSector),
       segment_bytes_(rounded_up(header_bytes_ + per_segment_ * record_bytes)),
       file_(descriptor, name),
-      moved_(std::move(moved)),
       cleaned_(segment_bytes_) {
   filling_.bytes = AlignedBuffer(segment_bytes_);
   writing_.bytes = AlignedBuffer(segment_bytes_);
@@ -57,8 +56,8 @@ void RecordLog::reserve(uint64_t records) {
   for (uint64_t segment = grown; segment-- > segments;) free_.push_back(static_cast<uint32_t>(segment));
 }
 
-uint32_t RecordLog::append(uint32_t slot, const char* record) {
-  while (free_.size() < kLeastFree) clean();
+uint32_t RecordLog::append(uint32_t slot, const char* record, std::vector<Move>* moves) {
+  while (free_.size() < kLeastFree) clean(moves);
   return put(slot, record);
 }
 
@@ -90,7 +89,7 @@ void RecordLog::drop(uint32_t position) {
   }
 }
 
-void RecordLog::clean() {
+void RecordLog::clean(std::vector<Move>* moves) {
   uint32_t victim = kNone, least = UINT32_MAX;
   for (uint32_t segment = 0; segment < live_counts_.size(); ++segment) {
     const uint32_t count = live_counts_[segment];
@@ -103,7 +102,7 @@ void RecordLog::clean() {
     const uint32_t position = victim * per_segment_ + number;
     if (!is_live(position)) continue;
     const uint32_t slot = slots_of(cleaned_)[number];
-    moved_(slot, put(slot, record_of(cleaned_, number)));
+    moves->push_back({slot, put(slot, record_of(cleaned_, number))});
     drop(position);
   }
 }

@@ -20,17 +20,19 @@ class RecordLog {
  public:
   /// Positions, which count records in the file, are below this number.
   static constexpr uint64_t kMaxPositions = uint64_t{1} << 31;
-  /// A record got another position since its segment was cleaned.
-  using Moved = std::function<void(uint32_t slot, uint32_t position)>;
+  /// The new position of a record whose segment was cleaned.
+  struct Move {
+    uint32_t slot, position;
+  };
 
   /// Use an empty file, by its descriptor, which the object closes; `name` stands in messages.
-  RecordLog(int descriptor, const std::string& name, size_t record_bytes, Moved moved);
+  RecordLog(int descriptor, const std::string& name, size_t record_bytes);
 
   /// Reserve blocks of the disk for a number of live records; throws MemoryRefused.
   void reserve(uint64_t records);
   /// Write the record of a slot and return its position.  Fewer records are live than were reserved.  Cleaning may move
-  /// other records.
-  uint32_t append(uint32_t slot, const char* record);
+  /// other records: they are added to `moves`, also if this throws.
+  uint32_t append(uint32_t slot, const char* record, std::vector<Move>* moves);
   /// Forget the record at a position.
   void drop(uint32_t position);
   /// Read the records at positions; call `take` with the index of each position in the list, and its record.  The order
@@ -58,13 +60,12 @@ class RecordLog {
     return segment.data() + header_bytes_ + number * record_bytes_;
   }
   uint32_t put(uint32_t slot, const char* record);
-  void clean();
+  void clean(std::vector<Move>* moves);
 
   const size_t record_bytes_;
   const uint32_t per_segment_;
   const size_t header_bytes_, segment_bytes_;
   DirectFile file_;
-  const Moved moved_;
 
   std::vector<uint64_t> live_;         // a bit for each position
   std::vector<uint32_t> live_counts_;  // by segment
