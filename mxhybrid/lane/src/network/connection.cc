@@ -4,7 +4,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,21 +17,13 @@
 namespace lane {
 namespace {
 
-/// The most bytes of a fragment.  A fragment begins with 32 bits: the priority in the highest 4, the size in the
-/// others.
-constexpr size_t kFragment = 1 << 16;
-constexpr int kPriorityShift = 28;
-constexpr uint32_t kSizeMask = (1U << kPriorityShift) - 1;
 /// The most unsent bytes in the kernel's queue, where urgent messages cannot overtake others, on a slow link.
 constexpr int kUnsent = 1 << 15;
 /// A smaller number of received bytes is not worth the system call that asks the kernel to gather it.
 constexpr size_t kMinThreshold = 1 << 13;
-/// A segment that lacks at least this many bytes is received directly; smaller ones go through a buffer.
-constexpr size_t kDirect = 1 << 13;
-/// The size of that buffer.  Copying as many bytes takes as long as about two system calls.
+/// The size of the buffer for what is not received at its place.  Copying as many bytes takes as long as about two system
+/// calls.
 constexpr size_t kStaging = 1 << 14;
-/// The most fragments that one system call sends, and that one receives directly; and the most parts of sent fragments.
-constexpr int kFragmentsAtOnce = 4, kPartsAtOnce = 64;
 /// The orders in which streams are sent.  Answers to the other host, and the pushes before them, precede allreduces:
 /// the other host is blocked on these rows, and without them it cannot reach its own inputs of the allreduces, for
 /// which all hosts wait.
@@ -64,7 +55,7 @@ void Connection::lose(const std::string& cause) {
   }
   std::fill(queued_, queued_ + kPriorities, 0);
   answers_ = 0;
-  fragment_header_left_ = fragment_left_ = 0;
+  fragment_ = {};
   is_blocked_ = false;
 }
 
@@ -94,63 +85,18 @@ uint32_t Connection::next_stream(size_t answers) const {
 bool Connection::begin_fragment() {
   const uint32_t priority = next_stream(answers_);
   if (priority == kPriorities) return false;
-  set_fragment(fragment_head(priority, queued_[priority]));
+  fragment_ = SentFragment(fragment_head(priority, queued_[priority]));
   return true;
-}
-
-/// Return the head of a fragment with as many of the queued bytes of a stream as fit.
-uint32_t Connection::fragment_head(uint32_t priority, size_t queued) {
-  return priority << kPriorityShift | static_cast<uint32_t>(std::min(queued, kFragment));
-}
-
-void Connection::set_fragment(uint32_t head) {
-  fragment_ = head;
-  fragment_header_left_ = sizeof fragment_;
-  fragment_left_ = head & kSizeMask;
 }
 
 bool Connection::write() {
   if (is_blocked_) return true;
-  while (fragment_left_ > 0 || fragment_header_left_ > 0 || begin_fragment()) {
-    // One call also sends the next fragments, if they are of the same stream: their heads are heads[1], heads[2], ...
-    const uint32_t priority = fragment_ >> kPriorityShift;
-    auto& queue = queues_[priority];
-    uint32_t heads[kFragmentsAtOnce] = {fragment_};
-    struct iovec parts[kPartsAtOnce];
-    int count = 0, fragments = 1;
-    if (fragment_header_left_ > 0) {
-      char* header = reinterpret_cast<char*>(&heads[0]);
-      parts[count++] = {header + sizeof fragment_ - fragment_header_left_, fragment_header_left_};
-    }
-    size_t offered = fragment_header_left_, left_in_fragment = fragment_left_;
-    size_t queued = queued_[priority] - fragment_left_, answers = answers_;  // after these fragments
-    auto message = queue.begin();
-    size_t position = (*message)->done;
-    while (count + 1 < kPartsAtOnce) {
-      if (left_in_fragment == 0) {
-        if (queued == 0 || fragments == kFragmentsAtOnce || next_stream(answers) != priority) break;
-        uint32_t& head = heads[fragments++];
-        head = fragment_head(priority, queued);
-        left_in_fragment = head & kSizeMask;
-        queued -= left_in_fragment;
-        parts[count++] = {&head, sizeof head};
-        offered += sizeof head;
-      }
-      const Segment bytes = (*message)->bytes_at(position);
-      const size_t size = std::min(bytes.size, left_in_fragment);
-      parts[count++] = {bytes.data, size};
-      offered += size;
-      left_in_fragment -= size;
-      position += size;
-      if (position == (*message)->size()) {
-        answers -= (*message)->header.kind == Message::kRows;
-        ++message;
-        position = 0;
-      }
-    }
+  while (!fragment_.ended() || begin_fragment()) {
+    SendPlan plan(fragment_);
+    fill(plan);
     struct msghdr vector = {};
-    vector.msg_iov = parts;
-    vector.msg_iovlen = count;
+    vector.msg_iov = plan.parts();
+    vector.msg_iovlen = plan.count();
     const ssize_t sent = uninterrupted([&] { return sendmsg(socket_, &vector, MSG_NOSIGNAL); });
     if (sent < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) {
@@ -160,38 +106,64 @@ bool Connection::write() {
       lose(std::strerror(errno));
       return false;
     }
-    is_blocked_ = static_cast<size_t>(sent) < offered;  // another call would say that the socket takes nothing
-    int fragment = 0;
-    for (size_t left = sent; left > 0;) {
-      if (fragment_left_ == 0 && fragment_header_left_ == 0) set_fragment(heads[++fragment]);
-      OutgoingMessage& message_out = *queue.front();
-      const size_t header_bytes = std::min(left, fragment_header_left_);
-      const size_t size = std::min({left - header_bytes, fragment_left_, message_out.size() - message_out.done});
-      // The head of a fragment counts towards the message to which the first byte of the fragment belongs.
-      Traffic::add(traffic_.sent[static_cast<int>(message_out.header.kind)], header_bytes + size);
-      fragment_header_left_ -= header_bytes;
-      fragment_left_ -= size;
-      queued_[priority] -= size;
-      message_out.done += size;
-      left -= header_bytes + size;
-      if (message_out.done == message_out.size()) {
-        if (message_out.sent) message_out.sent();
-        answers_ -= message_out.header.kind == Message::kRows;
-        queue.pop_front();
-      }
-    }
+    is_blocked_ = static_cast<size_t>(sent) < plan.bytes();  // another call would say that the socket takes nothing
+    note_sent(plan, sent);
     if (is_blocked_) return true;
   }
   return false;
 }
 
+/// Add the rest of the present fragment, and the next ones if they are of the same stream.
+void Connection::fill(SendPlan& plan) {
+  const uint32_t priority = stream_of(fragment_.head);
+  size_t queued = queued_[priority] - fragment_.left, answers = answers_;  // after the fragments of the plan
+  auto message = queues_[priority].begin();
+  size_t position = (*message)->done;
+  while (plan.has_room()) {
+    if (plan.fragment_ended()) {
+      if (queued == 0 || !plan.may_begin_fragment() || next_stream(answers) != priority) return;
+      queued -= plan.begin_fragment(queued);
+    }
+    position += plan.add((*message)->bytes_at(position));
+    if (position == (*message)->size()) {
+      answers -= (*message)->header.kind == Message::kRows;
+      ++message;
+      position = 0;
+    }
+  }
+}
+
+/// Note that the socket took the first `sent` bytes of a plan.
+void Connection::note_sent(const SendPlan& plan, size_t sent) {
+  const uint32_t priority = stream_of(fragment_.head);
+  auto& queue = queues_[priority];
+  int number = 0;
+  while (sent > 0) {
+    if (fragment_.ended()) fragment_ = plan.fragment(++number);
+    OutgoingMessage& message = *queue.front();
+    const size_t head_bytes = std::min(sent, fragment_.head_left);
+    const size_t size = std::min({sent - head_bytes, fragment_.left, message.size() - message.done});
+    // The head of a fragment counts towards the message to which the first byte of the fragment belongs.
+    Traffic::add(traffic_.sent[static_cast<int>(message.header.kind)], head_bytes + size);
+    fragment_.head_left -= head_bytes;
+    fragment_.left -= size;
+    queued_[priority] -= size;
+    message.done += size;
+    sent -= head_bytes + size;
+    if (message.done == message.size()) {
+      if (message.sent) message.sent();
+      answers_ -= message.header.kind == Message::kRows;
+      queue.pop_front();
+    }
+  }
+}
+
 // ------------------------------------------------------------------------------------------------------ receiving
 
-/// Receive into several buffers, one after the other.
-bool Connection::receive(struct iovec* rooms, int count, size_t* got) {
+bool Connection::receive(ReceivePlan& plan, size_t* got) {
   struct msghdr vector = {};
-  vector.msg_iov = rooms;
-  vector.msg_iovlen = count;
+  vector.msg_iov = plan.parts();
+  vector.msg_iovlen = plan.count();
   const ssize_t size = uninterrupted([&] { return recvmsg(socket_, &vector, 0); });
   *got = size > 0 ? size : 0;
   if (size > 0) return true;
@@ -233,70 +205,50 @@ bool Connection::read() {
 
 bool Connection::read_some() {
   for (int i = 0; i < kReads; ++i) {
-    // The rest of a large segment is received directly, with the heads of fragments between its parts.  This expects
-    // that the next fragments are of the same stream and hold as much of the segment as they can; if they do not, their
-    // bytes lie in parts of the segment that are yet to be received, and are taken from there.
-    const bool between_heads = arriving_header_got_ == 0;
-    const uint32_t priority = between_heads ? arriving_ >> kPriorityShift : 0;  // of the last fragment
-    IncomingMessage& in = incoming_[priority];
-    size_t lacking = 0;
-    if (between_heads && in.got == sizeof(Header)) lacking = in.segments[in.segment].size - in.done;
-    uint32_t heads[kFragmentsAtOnce];
-    struct iovec rooms[2 * kFragmentsAtOnce + 2];
-    int count = 0, expected_heads = 0;
-    size_t room = 0, first = 0;
-    if (lacking >= kDirect) {
-      char* to = in.segments[in.segment].data + in.done;
-      first = std::min(lacking, arriving_left_);
-      if (first > 0) rooms[count++] = {to, first};
-      size_t size = first;
-      for (bool ends = first == arriving_left_; ends && lacking > size && expected_heads < kFragmentsAtOnce;
-           ends = size == kFragment) {
-        to += size;
-        lacking -= size;
-        size = std::min(lacking, kFragment);
-        rooms[count++] = {&heads[expected_heads++], sizeof(uint32_t)};
-        rooms[count++] = {to, size};
-      }
-    }
-    rooms[count++] = {staging_.data(), staging_.size()};
-    for (int k = 0; k < count; ++k) room += rooms[k].iov_len;
+    ReceivePlan plan = plan_receive();
     size_t got;
-    if (!receive(rooms, count, &got)) return false;
-    const bool is_all = got < room;
-    const struct iovec* next = rooms;
-    if (first > 0) {
-      const size_t size = std::min(first, got);
-      got -= size;
-      ++next;
-      take_in_place(in, size);
-    }
-    for (int k = 0; k < expected_heads && got > 0; ++k) {
-      const size_t head_bytes = std::min(got, sizeof(uint32_t)), expected = next[1].iov_len;
-      feed(reinterpret_cast<const char*>(&heads[k]), head_bytes);
-      got -= head_bytes;
-      ++next;
-      if (got == 0) break;
-      if (arriving_ >> kPriorityShift != priority || arriving_left_ < expected) {
-        Buffer misplaced(got);
-        for (size_t copied = 0; copied < got; ++next) {
-          const size_t size = std::min(got - copied, next->iov_len);
-          std::memcpy(misplaced.data() + copied, next->iov_base, size);
-          copied += size;
-        }
-        feed(misplaced.data(), got);
-        got = 0;
-        break;
-      }
-      const size_t size = std::min(expected, got);
-      got -= size;
-      ++next;
-      take_in_place(in, size);
-    }
-    feed(staging_.data(), got);
-    if (is_all) return true;
+    if (!receive(plan, &got)) return false;
+    place(plan, got);
+    if (got < plan.bytes()) return true;
   }
   return true;
+}
+
+ReceivePlan Connection::plan_receive() {
+  Segment lacking;
+  if (arriving_header_got_ == 0) {
+    const IncomingMessage& in = incoming_[stream_of(arriving_)];  // to which the last fragment belongs
+    if (in.got == sizeof(Header)) {
+      const Segment& segment = in.segments[in.segment];
+      lacking = {segment.data + in.done, segment.size - in.done};
+    }
+  }
+  return ReceivePlan(lacking, arriving_left_, {staging_.data(), staging_.size()});
+}
+
+/// Take the bytes that were received by a plan.
+void Connection::place(const ReceivePlan& plan, size_t got) {
+  const uint32_t priority = stream_of(arriving_);
+  if (plan.rest() > 0) {
+    const size_t size = std::min(plan.rest(), got);
+    take_in_place(incoming_[priority], size);
+    got -= size;
+  }
+  for (int number = 0; number < plan.fragments() && got > 0; ++number) {
+    const size_t head_bytes = std::min(got, sizeof(uint32_t));
+    feed(plan.head(number), head_bytes);
+    got -= head_bytes;
+    if (got == 0) return;
+    if (stream_of(arriving_) != priority || arriving_left_ < plan.size(number)) {
+      const Buffer misplaced = plan.received_from(number, got);
+      feed(misplaced.data(), got);
+      return;
+    }
+    const size_t size = std::min(plan.size(number), got);
+    take_in_place(incoming_[priority], size);
+    got -= size;
+  }
+  feed(staging_.data(), got);
 }
 
 /// Note bytes of a segment that were received at their place.
@@ -318,14 +270,14 @@ void Connection::feed(const char* data, size_t size) {
       size -= copied;
       if (arriving_header_got_ < sizeof arriving_) return;
       arriving_header_got_ = 0;
-      arriving_left_ = arriving_ & kSizeMask;
-      if (arriving_ >> kPriorityShift >= kPriorities || arriving_left_ == 0 || arriving_left_ > kFragment) {
+      arriving_left_ = size_of_fragment(arriving_);
+      if (stream_of(arriving_) >= kPriorities || arriving_left_ == 0 || arriving_left_ > kFragment) {
         throw std::runtime_error("a malformed fragment");
       }
-      count_received(incoming_[arriving_ >> kPriorityShift], sizeof arriving_);
+      count_received(incoming_[stream_of(arriving_)], sizeof arriving_);
       continue;
     }
-    const size_t used = feed_message(arriving_ >> kPriorityShift, data, std::min(size, arriving_left_));
+    const size_t used = feed_message(stream_of(arriving_), data, std::min(size, arriving_left_));
     arriving_left_ -= used;
     data += used;
     size -= used;

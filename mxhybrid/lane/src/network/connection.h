@@ -15,8 +15,7 @@
 
 #include "memory/memory.h"
 #include "memory/shared.h"
-
-struct iovec;
+#include "network/fragment_plan.h"
 
 namespace lane {
 
@@ -85,12 +84,6 @@ static_assert(sizeof(Header) == 32, "headers have no gaps");
 /// A flag of kContribution and kResult: elements of float32 travel as int8, see int8.h.
 constexpr uint8_t kQuantized = 0x80;
 
-/// A contiguous part of a message.
-struct Segment {
-  char* data = nullptr;
-  size_t size = 0;
-};
-
 /// A message to send: a header and two segments, which lie in `buffers` or in memory that stays until `sent` is called.
 struct OutgoingMessage {
   Header header;
@@ -158,11 +151,13 @@ class Connection {
 
   uint32_t next_stream(size_t answers) const;
   bool begin_fragment();
-  static uint32_t fragment_head(uint32_t priority, size_t queued);
-  void set_fragment(uint32_t head);
+  void fill(SendPlan& plan);
+  void note_sent(const SendPlan& plan, size_t sent);
   bool read_some();
+  ReceivePlan plan_receive();
+  void place(const ReceivePlan& plan, size_t got);
   void take_in_place(IncomingMessage& in, size_t size);
-  bool receive(struct iovec* rooms, int count, size_t* got);
+  bool receive(ReceivePlan& plan, size_t* got);
   void feed(const char* data, size_t size);
   size_t feed_message(uint32_t priority, const char* data, size_t size);
   void count_received(IncomingMessage& in, size_t size);
@@ -178,8 +173,7 @@ class Connection {
   std::deque<std::unique_ptr<OutgoingMessage>> queues_[kPriorities];
   size_t queued_[kPriorities] = {};
   size_t answers_ = 0;          // messages kRows in the queues
-  uint32_t fragment_ = 0;       // its head, as sent: priority and size
-  size_t fragment_header_left_ = 0, fragment_left_ = 0;
+  SentFragment fragment_;
   bool is_blocked_ = false;     // whether the socket took nothing at the last try
 
   IncomingMessage incoming_[kPriorities];
