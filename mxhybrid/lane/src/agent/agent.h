@@ -19,6 +19,7 @@
 
 #include "agent/agent_allreduce.h"
 #include "agent/channel_relay.h"
+#include "agent/request_view.h"
 #include "kernels/update.h"
 #include "memory/membership.h"
 #include "memory/rows.h"
@@ -123,6 +124,13 @@ class Agent {
   bool start_request(Table& table, const LocalRequest& waiting);  // false if the request waits for room
   template <typename Id>
   void start_keyed_request(Table& table, const LocalRequest& waiting);
+  bool reserve_uncached(Table& table, const RequestView<int32_t>& request, const LocalRequest& local);
+  void pull_uncached(Table& table, const RequestView<int32_t>::Piece& piece);
+  void pull_missing(Table& table, const RequestView<int32_t>::Piece& piece);
+  template <typename Id>
+  uint32_t pull_missing_keys(Table& table, const RequestView<Id>& request,
+                             const typename RequestView<Id>::Piece& piece, LocalRequest& local);
+  std::vector<uint64_t> send_fences(Table& table, uint32_t version, uint32_t used_at);
   bool complete_requests(Table& table);
   bool round_is_complete(const Table& table) const;
   void accept_round(Table& table);

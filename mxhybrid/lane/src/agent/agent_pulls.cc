@@ -1,6 +1,7 @@
 // Pulls: row requests of this host's workers, pulls from other agents for them, and answers to pulls of other agents.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 
 #include "agent/agent_tables.h"
@@ -62,159 +63,163 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
     table.shape.dynamic ? start_keyed_request<int64_t>(table, waiting) : start_keyed_request<int32_t>(table, waiting);
     return true;
   }
+  const auto request = table.view_of<int32_t>(waiting);
   LocalRequest local = waiting;
-  const WorkerView& view = table.views[local.worker];
-  const RowRequest& request = view.shared->requests[local.request];
-  const uint32_t version = request.version, flags = request.flags;
-  const uint32_t* bounds = view.memory.at<uint32_t>(table.worker_layout.request_bounds[local.request]);
-  const int32_t* local_ids = view.memory.at<int32_t>(table.worker_layout.request_ids[local.request]);
-  uint32_t* slots = view.memory.at<uint32_t>(table.worker_layout.request_slots[local.request]);
-  const TableShape& shape = table.shape;
-  const size_t row_bytes = shape.row_bytes();
-  if (flags & kUncached) {
-    if (!table.pull_waiting) {  // set before `released` is read: a worker that releases later notifies this agent
-      table.pull_waiting = true;
-      table.shared->pull_waiting.store(1);
-    }
-    // Uncached rows are free once all requests that use them are released.
-    auto& uncached_requests = table.uncached_requests;
-    uncached_requests.erase(
-        std::remove_if(uncached_requests.begin(), uncached_requests.end(),
-                       [&](const LocalRequest& other) {
-                         return reached(table.views[other.worker].shared->requests[other.request].released.load(),
-                                        other.posted);
-                       }),
-        uncached_requests.end());
-    if (uncached_requests.empty()) table.uncached_rows = 0;
-    uint64_t num_rows = 0, max_rows = 0;
-    for (uint32_t part = 0; part < shape.partitions(); ++part) {
-      if (!table.parts[part].is_remote()) continue;
-      num_rows += bounds[part + 1] - bounds[part];
-      max_rows += shape.rows_of(part);
-    }
-    if (table.uncached_rows + num_rows > max_rows && !uncached_requests.empty()) return false;
-    if (num_rows > 0) uncached_requests.push_back(local);
-  }
-  std::vector<int32_t> missing;
-  std::vector<uint8_t> fenced(membership_.agent_hosts.size(), 0);
-  for (uint32_t part = 0; part < shape.partitions(); ++part) {
-    const Part& partition = table.parts[part];
-    if (!partition.is_remote()) continue;
-    if (flags & kFence) {
-      if (!fenced[partition.owner]) send_pull(table, part, version, kFence, nullptr, 0, nullptr, version);
-      fenced[partition.owner] = 1;
-      continue;
-    }
-    const uint32_t first = bounds[part], count = bounds[part + 1] - first;
-    if (!table.is_valid(bounds, part, view.memory, table.worker_layout.request_ids[local.request])) {
-      throw std::runtime_error("a worker of this host requested rows with malformed local ids");
-    }
-    if (count == 0) continue;
-    if (flags & kUncached) {
-      for (uint32_t i = 0; i < count; ++i) slots[first + i] = table.uncached_rows + i;
-      send_pull(table, part, version, kUncached, local_ids + first, count,
-                table.memory.at<char>(table.layout.uncached) + table.uncached_rows * row_bytes, version);
-      table.uncached_rows += count;
-      continue;
-    }
-    missing.clear();
-    uint32_t* cached_slots = table.slots.at<uint32_t>(0) + partition.first_slot;
-    const uint32_t first_slot = table.num_cached;
-    for (uint32_t i = 0; i < count; ++i) {
-      const int32_t local_id = local_ids[first + i];
-      if (cached_slots[local_id] == 0) {
-        cached_slots[local_id] = ++table.num_cached;
-        table.cached.push_back(partition.first_slot + local_id);
-        missing.push_back(local_id);
-      }
-      slots[first + i] = cached_slots[local_id] - 1;
-    }
-    if (missing.empty()) continue;
-    send_pull(table, part, version, 0, missing.data(), static_cast<uint32_t>(missing.size()),
-              table.memory.at<char>(table.layout.cache) + first_slot * row_bytes, version);
+  if (request.is_uncached() && !reserve_uncached(table, request, local)) return false;
+  if (request.is_fence()) send_fences(table, request.version(), request.version());
+  for (uint32_t number = 0; !request.is_fence() && number < request.pieces(); ++number) {
+    if (!table.parts[request.part_of(number)].is_remote()) continue;
+    request.check(number);
+    const auto piece = request.piece(number);
+    if (piece.count == 0) continue;
+    request.is_uncached() ? pull_uncached(table, piece) : pull_missing(table, piece);
   }
   local.last_pull = pulls_sent_;
-  table.started_requests.push_back(local);
+  table.started_requests.push_back(std::move(local));
   return true;
+}
+
+/// Reserve memory for the rows of a request that needs uncached ones; return whether there is enough.
+bool Agent::reserve_uncached(Table& table, const RequestView<int32_t>& request, const LocalRequest& local) {
+  if (!table.pull_waiting) {  // set before `released` is read: a worker that releases later notifies this agent
+    table.pull_waiting = true;
+    table.shared->pull_waiting.store(1);
+  }
+  // Uncached rows are free once all requests that use them are released.
+  auto& using_rows = table.uncached_requests;
+  using_rows.erase(std::remove_if(using_rows.begin(), using_rows.end(),
+                                  [&](const LocalRequest& other) {
+                                    return reached(
+                                        table.views[other.worker].shared->requests[other.request].released.load(),
+                                        other.posted);
+                                  }),
+                   using_rows.end());
+  if (using_rows.empty()) table.uncached_rows = 0;
+  uint64_t num_rows = 0, max_rows = 0;
+  for (uint32_t part = 0; part < table.shape.partitions(); ++part) {
+    if (!table.parts[part].is_remote()) continue;
+    num_rows += request.count(part);
+    max_rows += table.shape.rows_of(part);
+  }
+  if (table.uncached_rows + num_rows > max_rows && !using_rows.empty()) return false;
+  if (num_rows > 0) using_rows.push_back(local);
+  return true;
+}
+
+/// Pull all rows of a piece into memory for uncached rows.
+void Agent::pull_uncached(Table& table, const RequestView<int32_t>::Piece& piece) {
+  const uint32_t first_slot = table.uncached_rows;
+  std::iota(piece.slots, piece.slots + piece.count, first_slot);
+  table.uncached_rows += piece.count;
+  send_pull(table, piece.part, piece.version, kUncached, piece.ids, piece.count,
+            table.memory.at<char>(table.layout.uncached) + first_slot * table.shape.row_bytes(), piece.version);
+}
+
+/// Pull the rows of a piece that are not in the cache, whose next slots they get.
+void Agent::pull_missing(Table& table, const RequestView<int32_t>::Piece& piece) {
+  const Part& partition = table.parts[piece.part];
+  uint32_t* cached_slots = table.slots.at<uint32_t>(0) + partition.first_slot;
+  const uint32_t first_slot = table.num_cached;
+  std::vector<int32_t> missing;
+  for (uint32_t i = 0; i < piece.count; ++i) {
+    const int32_t local_id = piece.ids[i];
+    if (cached_slots[local_id] == 0) {
+      cached_slots[local_id] = ++table.num_cached;
+      table.cached.push_back(partition.first_slot + local_id);
+      missing.push_back(local_id);
+    }
+    piece.slots[i] = cached_slots[local_id] - 1;
+  }
+  if (missing.empty()) return;
+  send_pull(table, piece.part, piece.version, 0, missing.data(), static_cast<uint32_t>(missing.size()),
+            table.memory.at<char>(table.layout.cache) + first_slot * table.shape.row_bytes(), piece.version);
+}
+
+/// Ask the owner of each partition that this agent handles for another host whether all pushes up to `version` are
+/// applied; return the numbers of the pulls.
+std::vector<uint64_t> Agent::send_fences(Table& table, uint32_t version, uint32_t used_at) {
+  std::vector<uint8_t> fenced(membership_.agent_hosts.size(), 0);
+  std::vector<uint64_t> pulls;
+  for (uint32_t part = 0; part < table.shape.partitions(); ++part) {
+    const Part& partition = table.parts[part];
+    if (!partition.is_remote() || fenced[partition.owner]) continue;
+    send_pull(table, part, version, kFence, nullptr, 0, nullptr, used_at);
+    pulls.push_back(pulls_sent_);
+    fenced[partition.owner] = 1;
+  }
+  return pulls;
 }
 
 template <typename Id>
 void Agent::start_keyed_request(Table& table, const LocalRequest& waiting) {
   LocalRequest local = waiting;
-  WorkerView& view = table.views[local.worker];
-  const RowRequest& request = view.shared->requests[local.request];
-  const uint32_t newest = request.version, flags = request.flags, used_at = request.used_at;
-  const uint32_t* const all_bounds = view.memory.at<uint32_t>(table.worker_layout.request_bounds[local.request]);
-  const Id* ids = view.memory.at<Id>(table.worker_layout.request_ids[local.request]);
-  uint32_t* slots = view.memory.at<uint32_t>(table.worker_layout.request_slots[local.request]);
+  const auto request = table.view_of<Id>(waiting);
+  if (request.is_fence()) {
+    local.pulls = send_fences(table, request.version(), request.used_at());
+    table.started_requests.push_back(std::move(local));
+    return;
+  }
   const TableShape& shape = table.shape;
-  const uint32_t parts = shape.partitions(), groups = flags & kFence ? 1 : shape.groups();
-  KeyCache& cache = *table.key_cache;
-  char* const cached_rows = table.memory.at<char>(table.layout.cache);
-  std::vector<uint8_t> fenced(membership_.agent_hosts.size(), 0);
-  std::vector<Id> missing;
-  uint64_t num_rows = 0, num_searched = 0, num_missing = 0;
-  const bool rereads = shape.dynamic && shape.row_bytes() <= kRereadRowBytes && shape.staleness == 0;
-  for (uint32_t i = 0; i < groups * parts; ++i) {
-    const uint32_t part = i % parts, *bounds = all_bounds + i - part;
-    const Part& partition = table.parts[part];
-    if (!partition.handled) continue;
-    if (flags & kFence) {
-      if (partition.is_remote() && !fenced[partition.owner]) {
-        send_pull(table, part, newest, kFence, nullptr, 0, nullptr, used_at);
-        local.pulls.push_back(pulls_sent_);
-        fenced[partition.owner] = 1;
-      }
-      continue;
-    }
-    if (!table.is_valid(bounds, part, view.memory, table.worker_layout.request_ids[local.request])) {
-      throw std::runtime_error("a worker of this host requested rows with malformed keys");
-    }
-    num_rows += bounds[part + 1] - bounds[part];
+  uint64_t num_rows = 0, num_cached = 0;
+  for (uint32_t number = 0; number < request.pieces(); ++number) {
+    if (!table.parts[request.part_of(number)].handled) continue;
+    request.check(number);
+    num_rows += request.count(number);
   }
   if (num_rows > shape.max_rows()) throw std::runtime_error("a worker of this host requested too many rows");
   if (num_rows > 0) {
+    KeyCache& cache = *table.key_cache;
     cache.make_room(static_cast<uint32_t>(num_rows), [&](uint32_t region) { return table.region_in_use(region); });
-    view.regions[local.request] = cache.region();
+    table.views[local.worker].regions[local.request] = cache.region();
   }
   // First the rows that may be sent at once.
-  for (uint32_t number = 0; num_rows > 0 && number < groups * parts; ++number) {
-    const uint32_t part = number % parts, first = all_bounds[number], count = all_bounds[number + 1] - first;
-    const uint32_t version = newest - (shape.staleness - number / parts);
-    if (!table.parts[part].handled || count == 0) continue;
-    if (flags & kUncached || (rereads && table.parts[part].is_owned)) {
-      const uint32_t first_slot = cache.take(count);
-      for (uint32_t i = 0; i < count; ++i) slots[first + i] = first_slot + i;
-      send_pull(table, part, version, flags & kUncached, ids + first, count,
-                cached_rows + first_slot * shape.row_bytes(), used_at);
+  const bool rereads = shape.dynamic && shape.row_bytes() <= kRereadRowBytes && shape.staleness == 0;
+  for (uint32_t number = 0; num_rows > 0 && number < request.pieces(); ++number) {
+    const auto piece = request.piece(number);
+    const Part& partition = table.parts[piece.part];
+    if (!partition.handled || piece.count == 0) continue;
+    if (request.is_uncached() || (rereads && partition.is_owned)) {
+      const uint32_t first_slot = table.key_cache->take(piece.count);
+      std::iota(piece.slots, piece.slots + piece.count, first_slot);
+      send_pull(table, piece.part, piece.version, request.pull_flags(), piece.ids, piece.count,
+                table.cached_row(first_slot), request.used_at());
       local.pulls.push_back(pulls_sent_);
-      continue;
+    } else {
+      num_cached += pull_missing_keys(table, request, piece, local);
     }
-    num_searched += count;
-    missing.clear();
-    uint32_t first_slot = 0;
-    for (uint32_t i = 0; i < count; ++i) {
-      const auto key_of = [&](uint32_t k) {
-        return shape.dynamic ? int64_t{ids[k]} : int64_t{ids[k]} * parts + part;
-      };
-      if (i + kPrefetchedKeys < count) cache.prefetch(key_of(first + i + kPrefetchedKeys));
-      const Id id = ids[first + i];
-      const KeyCache::CachedRow row = cache.row_of(key_of(first + i), version, newest, pulls_sent_ + 1);
-      slots[first + i] = row.slot;
-      if (local.pulls.empty() || local.pulls.back() != row.pull) local.pulls.push_back(row.pull);
-      if (row.pull <= pulls_sent_) continue;
-      if (missing.empty()) first_slot = row.slot;
-      missing.push_back(id);
-    }
-    if (missing.empty()) continue;
-    num_missing += missing.size();
-    send_pull(table, part, version, 0, missing.data(), static_cast<uint32_t>(missing.size()),
-              cached_rows + first_slot * shape.row_bytes(), used_at);
   }
-  if (!(flags & kUncached)) table.shared->cache_counts.add(num_rows, num_searched - num_missing);
+  if (!request.is_uncached()) table.shared->cache_counts.add(num_rows, num_cached);
   std::sort(local.pulls.begin(), local.pulls.end());
   local.pulls.erase(std::unique(local.pulls.begin(), local.pulls.end()), local.pulls.end());
   table.started_requests.push_back(std::move(local));
+}
+
+/// Pull the rows of a piece that are not in the cache; add all pulls that bring rows of the piece to the request.  Return
+/// the number of rows that are in the cache, or on their way into it.
+template <typename Id>
+uint32_t Agent::pull_missing_keys(Table& table, const RequestView<Id>& request,
+                                  const typename RequestView<Id>::Piece& piece, LocalRequest& local) {
+  const TableShape& shape = table.shape;
+  KeyCache& cache = *table.key_cache;
+  const auto key_of = [&](uint32_t i) {
+    return shape.dynamic ? int64_t{piece.ids[i]} : int64_t{piece.ids[i]} * shape.partitions() + piece.part;
+  };
+  std::vector<Id> missing;
+  uint32_t first_slot = 0;
+  for (uint32_t i = 0; i < piece.count; ++i) {
+    if (i + kPrefetchedKeys < piece.count) cache.prefetch(key_of(i + kPrefetchedKeys));
+    const KeyCache::CachedRow row = cache.row_of(key_of(i), piece.version, request.version(), pulls_sent_ + 1);
+    piece.slots[i] = row.slot;
+    if (local.pulls.empty() || local.pulls.back() != row.pull) local.pulls.push_back(row.pull);
+    if (row.pull <= pulls_sent_) continue;
+    if (missing.empty()) first_slot = row.slot;
+    missing.push_back(piece.ids[i]);
+  }
+  if (!missing.empty()) {
+    send_pull(table, piece.part, piece.version, 0, missing.data(), static_cast<uint32_t>(missing.size()),
+              table.cached_row(first_slot), request.used_at());
+  }
+  return piece.count - static_cast<uint32_t>(missing.size());
 }
 
 void Agent::send_pull(Table& table, uint32_t part, uint32_t version, uint8_t flags, const void* ids, uint32_t count,

@@ -14,6 +14,7 @@
 
 #include "agent/agent.h"
 #include "agent/key_cache.h"
+#include "agent/request_view.h"
 #include "store/row_store.h"
 
 namespace lane {
@@ -187,7 +188,14 @@ struct Agent::Table {
     return {memory.at<Id>(worker_layout.push_ids) + first,
             memory.at<char>(worker_layout.push_rows) + first * shape.row_bytes(), last - first};
   }
-  /// Return whether the ids of a partition in a push or request of a worker are well formed.
+  /// Return the row request of a worker.
+  template <typename Id>
+  RequestView<Id> view_of(const LocalRequest& local) const {
+    return RequestView<Id>(shape, worker_layout, views[local.worker].memory, local.request);
+  }
+  /// Return the row in a slot of the cache.
+  char* cached_row(uint32_t slot) const { return memory.at<char>(layout.cache) + slot * shape.row_bytes(); }
+  /// Return whether the ids of a partition in a push of a worker are well formed.
   bool is_valid(const uint32_t* bounds, uint32_t part, const Memory& memory, size_t ids) const {
     return bounds[part] <= bounds[part + 1] && bounds[part + 1] <= shape.max_rows() &&
            well_formed(shape, part, memory.at<const void>(ids + bounds[part] * shape.id_bytes()),
