@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "agent/allreduce_round.h"
 #include "kernels/add.h"
 #include "kernels/int8.h"
 
@@ -65,9 +66,9 @@ struct AgentAllreduce::Operation {
   /// them.
   std::shared_ptr<uint32_t> unsent = std::make_shared<uint32_t>(0);
 
-  uint32_t round = kFirst, waiting = 0;
+  uint32_t rounds = kFirst;  // that have begun
   bool under_way = false;
-  AllreduceKind kind = AllreduceKind::kSum;  // of the current round
+  AllreduceRound round;  // the current one
   std::map<uint32_t, OwnedChunk> owned;      // by chunk
   std::vector<uint8_t> expected;             // by chunk: whether its result is expected from another host
   std::map<uint32_t, Buffer> early_results;  // by chunk: results of an allgather that has not begun here
@@ -82,7 +83,7 @@ struct AgentAllreduce::Operation {
   int32_t priority() const { return input(0).priority.load(std::memory_order_relaxed); }
   bool has_all_inputs() const {
     for (uint32_t worker = 0; worker < inputs.size(); ++worker) {
-      if (!reached(input(worker).rounds.load(std::memory_order_acquire), round + 1)) return false;
+      if (!reached(input(worker).rounds.load(std::memory_order_acquire), rounds + 1)) return false;
     }
     return true;
   }
@@ -257,16 +258,14 @@ bool AgentAllreduce::progress(const std::vector<Memory>& workers) {
 
 void AgentAllreduce::start(Operation& operation) {
   operation.under_way = true;
-  ++operation.round;
-  operation.waiting = operation.chunks;
-  operation.kind = static_cast<AllreduceKind>(operation.input(0).kind.load(std::memory_order_relaxed));
+  ++operation.rounds;
+  auto kind = static_cast<AllreduceKind>(operation.input(0).kind.load(std::memory_order_relaxed));
+  if (kind == AllreduceKind::kGather && operation.ends.empty()) kind = AllreduceKind::kSum;
+  const auto own_chunks = static_cast<uint32_t>(std::count(operation.owners.begin(), operation.owners.end(), host_));
+  operation.round = AllreduceRound(kind, own_chunks, operation.chunks - own_chunks);
   operation.squares = {};
-  if (operation.kind == AllreduceKind::kGather && !operation.ends.empty()) {
-    gather(operation);
-  } else {
-    sum(operation);
-  }
-  if (operation.waiting == 0 && operation.under_way) finish(operation);
+  kind == AllreduceKind::kGather ? gather(operation) : sum(operation);
+  finish_if_complete(operation);
 }
 
 void AgentAllreduce::sum(Operation& operation) {
@@ -283,12 +282,12 @@ void AgentAllreduce::sum(Operation& operation) {
     const bool copied = sources.size() > 1 || hosts_.size() == 1;
     if (copied) add_arrays(operation.dtype, sources, operation.size(chunk), result);
     if (hosts_.size() == 1) {
-      --operation.waiting;
+      operation.round.chunk_added();
     } else if (owner == host_) {
       operation.owned[chunk].has_own = true;
       finish_chunk(operation, chunk);
     } else {
-      operation.expected[chunk] = operation.kind != AllreduceKind::kScatter;
+      operation.expected[chunk] = operation.round.has_results();
       const char* host_sum = copied ? result : sources[0];
       if (operation.quantized) {
         const std::shared_ptr<Buffer> rounded = quantize(operation, chunk, host_sum);
@@ -316,11 +315,10 @@ void AgentAllreduce::gather(Operation& operation) {
         send(operation, chunk, Message::kResult, operation.memory->at<char>(operation.offset(chunk)),
              operation.memory, host);
       }
-      --operation.waiting;
     } else if (early != operation.early_results.end()) {
       std::memcpy(operation.memory->at<char>(operation.offset(chunk)), early->second.data(), early->second.size());
       operation.early_results.erase(early);
-      --operation.waiting;
+      operation.round.result_arrived();
     } else {
       operation.expected[chunk] = 1;
     }
@@ -351,7 +349,7 @@ void AgentAllreduce::finish_chunk(Operation& operation, uint32_t chunk) {
     if (contribution.size() == operation.wire_bytes(chunk)) operation.spare.push_back(std::move(contribution));
   }
   operation.owned.erase(chunk);
-  if (operation.kind != AllreduceKind::kScatter) {
+  if (operation.round.has_results()) {
     const char* values = result;
     std::shared_ptr<const void> owner = operation.memory;
     if (operation.quantized) {
@@ -364,7 +362,7 @@ void AgentAllreduce::finish_chunk(Operation& operation, uint32_t chunk) {
       if (host != host_) send(operation, chunk, Message::kResult, values, owner, host);
     }
   }
-  --operation.waiting;
+  operation.round.chunk_added();
 }
 
 std::shared_ptr<Buffer> AgentAllreduce::quantize(Operation& operation, uint32_t chunk, const char* values) {
@@ -374,12 +372,14 @@ std::shared_ptr<Buffer> AgentAllreduce::quantize(Operation& operation, uint32_t 
   return rounded;
 }
 
-void AgentAllreduce::finish(Operation& operation) {
+bool AgentAllreduce::finish_if_complete(Operation& operation) {
+  if (!operation.under_way || !operation.round.is_complete()) return false;
   operation.under_way = false;
   operation.shared->value_squares.store(operation.squares.values, std::memory_order_relaxed);
   operation.shared->residual_squares.store(operation.squares.residuals, std::memory_order_relaxed);
-  operation.shared->rounds.store(operation.round, std::memory_order_release);
+  operation.shared->rounds.store(operation.rounds, std::memory_order_release);
   has_results_ = true;
+  return true;
 }
 
 void AgentAllreduce::send(Operation& operation, uint32_t chunk, Message kind, const char* data,
@@ -391,17 +391,16 @@ void AgentAllreduce::send(Operation& operation, uint32_t chunk, Message kind, co
   message->header.count = static_cast<uint32_t>(operation.size(chunk));
   message->header.number = operation.number;
   message->segments[0] = {const_cast<char*>(data), operation.wire_bytes(chunk)};
-  // A reduce-scatter ends, and workers write new inputs, when all contributions are sent.
-  Operation* const scatter = operation.kind == AllreduceKind::kScatter ? &operation : nullptr;
+  Operation* const counting = operation.round.counts_sent() ? &operation : nullptr;
   const bool reads_output = kind == Message::kResult && !operation.quantized;
   if (reads_output) ++*operation.unsent;
-  message->sent = [this, reads_output, scatter, owner,
+  message->sent = [this, reads_output, counting, owner,
                    unsent = operation.unsent] {  // keeps the memory until the message is sent
     if (reads_output && --*unsent == 0) {
       retry_ = true;
-    } else if (scatter != nullptr && --scatter->waiting == 0) {
-      finish(*scatter);
-      retry_ = true;
+    } else if (counting != nullptr) {
+      counting->round.contribution_sent();
+      if (finish_if_complete(*counting)) retry_ = true;
     }
   };
   peer_(membership_.allreduce_agent(host, operation.number)).send(std::move(message));
@@ -468,7 +467,8 @@ void AgentAllreduce::end(const Header& header, uint32_t from) {
       std::memcpy(operation.memory->at<char>(operation.offset(header.part)), early.data(), early.size());
     }
     operation.expected[header.part] = 0;
-    if (--operation.waiting == 0) finish(operation);
+    operation.round.result_arrived();
+    finish_if_complete(operation);
     return;
   }
   Operation::OwnedChunk& owned = operation.owned[header.part];
@@ -485,7 +485,7 @@ void AgentAllreduce::end(const Header& header, uint32_t from) {
     return;
   }
   finish_chunk(operation, header.part);
-  if (operation.under_way && operation.waiting == 0) finish(operation);
+  finish_if_complete(operation);
 }
 
 }  // namespace lane

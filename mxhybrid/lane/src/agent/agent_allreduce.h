@@ -63,7 +63,8 @@ class AgentAllreduce {
   void sum(Operation& operation);
   void gather(Operation& operation);
   void finish_chunk(Operation& operation, uint32_t chunk);
-  void finish(Operation& operation);
+  /// End the current round if it waits for nothing; return whether it did.
+  bool finish_if_complete(Operation& operation);
   void send(Operation& operation, uint32_t chunk, Message kind, const char* data, std::shared_ptr<const void> owner,
             uint32_t host);
   std::shared_ptr<Buffer> quantize(Operation& operation, uint32_t chunk, const char* values);
