@@ -1,6 +1,7 @@
 #include "dense/worker_transfers.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -112,18 +113,12 @@ void PersistentTransfer::open() {
   bool adds_local = local_.bytes > 0;  // whether this worker's own partial sum has no position yet
   for (auto& [rank, from] : receives_) {
     from.link = &channels_->link(rank);
-    if (adds_local && rank > rank_) partials_.push_back(&local_);
+    if (adds_local && rank > rank_) partials_.add(&local_, local_targets_);
     adds_local = adds_local && rank < rank_;
-    partials_.push_back(&from);
+    partials_.add(&from, from.boxes);
   }
-  if (adds_local) partials_.push_back(&local_);
-  if (!partials_.empty()) first_covers_ = partials_[0]->bytes == target_bytes_;
-  const auto targets = [&](PeerStream* partial) -> const std::vector<Box>& {
-    return partial == &local_ ? local_targets_ : partial->boxes;
-  };
-  for (size_t number = 0; number < partials_.size(); ++number) {
-    follows_.push_back(number > 0 && targets(partials_[number]) == targets(partials_[number - 1]));
-  }
+  if (adds_local) partials_.add(&local_, local_targets_);
+  if (partials_.size() > 0) first_covers_ = partials_[0].bytes == target_bytes_;
   for (auto& [rank, to] : sends_) {
     to.link = &channels_->link(rank);
   }
@@ -182,44 +177,40 @@ bool PersistentTransfer::advance() {
 
 /// Continue the current run; return whether it is complete.
 bool PersistentTransfer::progress() {
-  if (!started_) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    run_ = runs_.front();
-    reset();
-  }
+  if (!started_) begin_run();
   if (cancelled_.load()) {
     if (run_.target != nullptr) std::memset(run_.target, 0xff, target_bytes_);
     started_ = false;
     return true;
   }
-  for (;;) {
-    bool progressed = transfer_some();
-    if (!progressed && !ended()) {
-      // From here on other workers wake this one; their earlier changes are looked for once more.
-      seen_ = channels_->block_.doorbell.load();
-      announce_waiting();
-      progressed = transfer_some();
-      if (!progressed) return false;
-    }
-    if (ended()) break;
+  while (!ended()) {
+    if (transfer_some()) continue;
+    // From here on other workers wake this one; their earlier changes are looked for once more.
+    seen_ = channels_->block_.doorbell.load();
+    announce_waiting();
+    if (!transfer_some()) return false;
   }
   started_ = false;
   return true;
 }
 
-void PersistentTransfer::reset() {
+void PersistentTransfer::begin_run() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    run_ = runs_.front();
+  }
   started_ = true;
   prepared_ = false;
-  partials_added_ = 0;
   for (auto* streams : {&sends_, &receives_}) {
-    for (auto& [rank, stream] : *streams) stream.done = stream.box = stream.start = 0;
+    for (auto& [rank, stream] : *streams) stream.reset();
   }
-  local_.done = local_.box = local_.start = 0;
+  local_.reset();
+  partials_.reset();
 }
 
-bool PersistentTransfer::ended() const {
+bool PersistentTransfer::ended() {
   const auto is_ended = [](const auto& entry) { return entry.second.ended(); };
-  return prepared_ && (!adds_ || partials_added_ == partials_.size()) &&
+  return prepared_ && (!adds_ || partials_.first_unended() == partials_.size()) &&
          std::all_of(sends_.begin(), sends_.end(), is_ended) &&
          std::all_of(receives_.begin(), receives_.end(), is_ended);
 }
@@ -230,10 +221,10 @@ void PersistentTransfer::announce_waiting() {
   }
   if (adds_) {
     // Data of other partial sums waits in its ring until its turn.
-    for (size_t number = partials_added_; number < partials_.size(); ++number) {
-      PeerStream* partial = partials_[number];
-      if (partial == &local_ || partial->done >= addable_bytes(number)) continue;
-      partial->link->in->header().reader_waiting.store(1);
+    for (size_t number = partials_.first_unended(); number < partials_.size(); ++number) {
+      ArrayStream& partial = partials_[number];
+      if (&partial == &local_ || partial.done >= partials_.addable_bytes(number)) continue;
+      static_cast<PeerStream&>(partial).link->in->header().reader_waiting.store(1);
     }
     return;
   }
@@ -261,27 +252,17 @@ bool PersistentTransfer::transfer_some() {
 }
 
 /// Add one portion of every partial sum; return whether any data was added.
-///
-/// Each element adds up its partial sums in the order of ranks, but these advance side by side: a ring holds less than
-/// a large partial sum, so its writer would wait until those of all earlier ranks have arrived completely, and the
-/// links of the workers would be used one after the other.
 bool PersistentTransfer::add_some() {
   bool progressed = false;
-  for (size_t number = partials_added_; number < partials_.size(); ++number) {
+  for (size_t number = partials_.first_unended(); number < partials_.size(); ++number) {
     const Apply apply = number == 0 && first_covers_ ? zero_adder(dtype_) : adder(dtype_);
-    PeerStream* partial = partials_[number];
-    const size_t end = addable_bytes(number);
-    progressed = (partial == &local_ ? copy_local_bytes(apply, end) : read_ring(*partial, apply, end)) || progressed;
+    ArrayStream& partial = partials_[number];
+    const size_t end = partials_.addable_bytes(number);
+    const bool added = &partial == &local_ ? copy_local_bytes(apply, end)
+                                           : read_ring(static_cast<PeerStream&>(partial), apply, end);
+    progressed = added || progressed;
   }
-  while (partials_added_ < partials_.size() && partials_[partials_added_]->ended()) ++partials_added_;
   return progressed;
-}
-
-/// Return the end of the bytes of a partial sum to whose elements all earlier partial sums have been added.
-size_t PersistentTransfer::addable_bytes(size_t number) const {
-  const PeerStream& partial = *partials_[number];
-  if (number == 0 || partials_[number - 1]->ended()) return partial.padded;
-  return follows_[number] ? std::min(partials_[number - 1]->done, partial.bytes) : 0;
 }
 
 /// Do the part of a run that needs no other worker.
@@ -302,18 +283,12 @@ void PersistentTransfer::prepare() {
 /// Copy or add the data that stays on this worker, up to byte `end` of it; return whether there was any.
 bool PersistentTransfer::copy_local_bytes(Apply apply, size_t end) {
   if (local_.done >= end) return false;
-  while (local_.done < end) {
-    const Box& box = local_.boxes[local_.box];
-    const size_t first = local_.done - local_.start, size = std::min(end - local_.done, box.bytes() - first);
+  const auto most = [] { return SIZE_MAX; };
+  local_.advance(end - local_.done, most, [&](const Box& box, size_t first, size_t size) {
     box.each(first, size, [&](size_t from, size_t to, size_t bytes) {
       apply(run_.target + to, run_.source + from, bytes);
     });
-    local_.done += size;
-    if (local_.done - local_.start == box.bytes()) {
-      ++local_.box;
-      local_.start = local_.done;
-    }
-  }
+  });
   return true;
 }
 
@@ -321,22 +296,20 @@ bool PersistentTransfer::copy_local_bytes(Apply apply, size_t end) {
 /// them has number `position` in the ring.
 template <typename Function>
 void PersistentTransfer::each(PeerStream& stream, size_t count, size_t position, size_t capacity, Function apply) {
-  while (count > 0 && stream.done < stream.bytes) {
-    const Box& box = stream.boxes[stream.box];
-    const size_t first = stream.done - stream.start, ring_position = position % capacity;
-    const size_t size = std::min({count, box.bytes() - first, capacity - ring_position});
+  const auto until_end = [&] { return capacity - position % capacity; };
+  stream.advance(count, until_end, [&](const Box& box, size_t first, size_t size) {
+    const size_t ring_position = position % capacity;
     box.each(first, size, [&](size_t offset, size_t packed, size_t bytes) {
       apply(offset, ring_position + packed - first, bytes);
     });
-    stream.done += size;
     position += size;
-    count -= size;
-    if (stream.done - stream.start == box.bytes()) {
-      ++stream.box;
-      stream.start = stream.done;
-    }
-  }
-  stream.done += count;  // padding
+  });
+}
+
+/// Return the bytes that are copied before the other worker is notified, whole elements: at most `left`, and `possible`.
+size_t PersistentTransfer::portion(size_t left, size_t possible) const {
+  const size_t size = std::min({left, possible, kMaxPortionBytes});
+  return size - size % size_of(dtype_);
 }
 
 bool PersistentTransfer::write_ring(PeerStream& to) {
@@ -345,8 +318,7 @@ bool PersistentTransfer::write_ring(PeerStream& to) {
   const uint32_t capacity = ring.capacity, written = ring.written.load(std::memory_order_relaxed);
   const uint32_t used = written - ring.consumed.load();
   if (used > capacity) throw std::runtime_error("more bytes were consumed than were written");
-  size_t size = std::min({to.padded - to.done, static_cast<size_t>(capacity - used), kMaxPortionBytes});
-  size -= size % size_of(dtype_);
+  const size_t size = portion(to.padded - to.done, capacity - used);
   if (size == 0) return false;
   each(to, size, written, capacity, [&](size_t offset, size_t ring_position, size_t bytes) {
     std::memcpy(to.data + ring_position, run_.source + offset, bytes);
@@ -371,8 +343,7 @@ bool PersistentTransfer::read_ring(PeerStream& from, Apply apply, size_t end) {
   const uint32_t capacity = ring.capacity, consumed = ring.consumed.load(std::memory_order_relaxed);
   const uint32_t available = ring.written.load() - consumed;
   if (available > capacity) throw std::runtime_error("more bytes were written than the ring holds");
-  size_t size = std::min({end - from.done, static_cast<size_t>(available), kMaxPortionBytes});
-  size -= size % size_of(dtype_);
+  const size_t size = portion(end - from.done, available);
   if (size == 0) return false;
   each(from, size, consumed, capacity, [&](size_t offset, size_t ring_position, size_t bytes) {
     apply(run_.target + offset, from.data + ring_position, bytes);

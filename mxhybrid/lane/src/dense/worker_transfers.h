@@ -14,6 +14,7 @@
 #include <mutex>
 #include <vector>
 
+#include "dense/array_stream.h"
 #include "dense/completion_thread.h"
 #include "kernels/add.h"
 #include "memory/box.h"
@@ -106,27 +107,12 @@ class PersistentTransfer : public ArrayTransfer, public std::enable_shared_from_
   bool is_under_way();
 
  private:
-  /// The size of the largest element.
-  static constexpr size_t kPadding = 8;
-
-  /// The data that is sent to, or received from, one worker, or that stays on this one.
-  struct PeerStream {
-    std::vector<Box> boxes;
-    size_t bytes = 0;
-    size_t padded = 0;  // bytes of a run in the ring, padded so that the next run is aligned
+  /// The data that is sent to, or received from, one worker.
+  struct PeerStream : ArrayStream {
     WorkerChannels::Link* link = nullptr;
     uint32_t ring = kMaxRings;
     char* data = nullptr;
-    // Progress of the current run: the bytes that were copied, the current box, and the bytes before it.
-    size_t done = 0, box = 0, start = 0;
     uint32_t reported = kFirst;  // bytes consumed, as the agent was told
-
-    void add(const Box& box) {
-      boxes.push_back(box);
-      bytes += box.bytes();
-      padded = (bytes + kPadding - 1) / kPadding * kPadding;
-    }
-    bool ended() const { return done == padded; }
   };
 
   struct Fill {
@@ -140,8 +126,8 @@ class PersistentTransfer : public ArrayTransfer, public std::enable_shared_from_
     OnComplete complete;
   };
 
-  void reset();
   bool advance();
+  void begin_run();
   bool progress();
   bool transfer_some();
   void prepare();
@@ -149,9 +135,9 @@ class PersistentTransfer : public ArrayTransfer, public std::enable_shared_from_
   bool read_ring(PeerStream& from, Apply apply, size_t end);
   bool copy_local_bytes(Apply apply, size_t end);
   bool add_some();
-  size_t addable_bytes(size_t number) const;
-  bool ended() const;
+  bool ended();
   void announce_waiting();
+  size_t portion(size_t left, size_t possible) const;
   template <typename Function>
   static void each(PeerStream& stream, size_t count, size_t position, size_t capacity, Function apply);
 
@@ -162,13 +148,11 @@ class PersistentTransfer : public ArrayTransfer, public std::enable_shared_from_
   const bool adds_;
   const size_t target_bytes_;
   std::map<uint32_t, PeerStream> sends_, receives_;  // by rank
-  PeerStream local_;                // the data that stays on this worker
+  ArrayStream local_;               // the data that stays on this worker
   std::vector<Box> local_targets_;  // the boxes of `local_` in the target alone
   std::vector<Fill> fills_;
   /// The partial sums in the order of ranks; one of them may be `local_`.
-  std::vector<PeerStream*> partials_;
-  /// Whether byte i of each partial sum belongs to the same element as byte i of the partial sum before it.
-  std::vector<bool> follows_;
+  PartialSums partials_;
   /// Whether the first partial sum covers the whole target.
   bool first_covers_ = false;
 
@@ -178,8 +162,7 @@ class PersistentTransfer : public ArrayTransfer, public std::enable_shared_from_
   bool is_running_ = false;  // a thread works on the runs; it alone uses the members below
   Run run_ = {};             // the current run
   bool started_ = false, prepared_ = false;
-  size_t partials_added_ = 0;  // the number of partial sums that were added
-  uint32_t seen_ = 0;          // the doorbell before this worker announced that it waits
+  uint32_t seen_ = 0;  // the doorbell before this worker announced that it waits
 };
 
 }  // namespace lane
