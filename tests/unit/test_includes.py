@@ -35,7 +35,7 @@ def folder_of(path):
 
 
 def bad_includes(sources):
-    """Return the includes that are not allowed or that name no file, as pairs of a file and its include.
+    """Return the includes that are not allowed or that name no file, as pairs of the two files.
 
     An include names a file of another sub-folder as ``sub-folder/file``; it may leave out the folder ``src`` before.
     """
