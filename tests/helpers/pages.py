@@ -5,7 +5,7 @@ import shlex
 import sys
 
 from lab import jobs
-from lab.launchers import REPOSITORY
+from lab.launchers import HOROVODRUN, REPOSITORY
 
 PAGES = {path.relative_to(REPOSITORY).as_posix(): path.read_text()
          for path in [REPOSITORY / name for name in ('README.md', 'CONTRIBUTING.md', 'tests/README.md')]
@@ -60,6 +60,8 @@ def as_typed(argv):
         word = shlex.split(str(word))[0]  # launch.py is given quoted words
         if word == sys.executable:
             word = 'python'
+        elif word == HOROVODRUN:
+            word = 'horovodrun'
         elif os.path.dirname(word) == os.path.dirname(sys.executable):
             word = os.path.basename(word)
         words.append(word.replace(str(REPOSITORY) + '/', ''))

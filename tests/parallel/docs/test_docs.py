@@ -104,12 +104,8 @@ def check_soak(env, words, folder):
 def check_fuzz(env, words, folder):
     """scripts/fuzz: test_fuzz runs a sample; its arguments are understood."""
     from lab.fuzz import cli
-    from lab.fuzz.networks import cli as networks
 
-    if words[1:2] == ['networks']:
-        assert networks.parse(words[2:]).count > 0
-    else:
-        assert cli.parse(words[1:]).programs > 0
+    assert cli.parse(words[1:]).programs > 0
 
 
 def check_chaos(env, words, folder):

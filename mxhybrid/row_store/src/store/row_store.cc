@@ -195,6 +195,7 @@ uint32_t RowStore::place(int64_t key, uint64_t hash) {
   }
   char* record = cache_ ? cache_->create(slot) : mapped_record(slot);
   keys()[slot] = key;
+  if (num_ages_ > 0) ages(0)[slot] = clock_;
   if (num_ages_ > 1) ages(1)[slot] = 0;
   options_.first_values.fill(options_.dtype, key, options_.width, record);
   std::memset(record + row_bytes_, 0, record_bytes_ - row_bytes_);

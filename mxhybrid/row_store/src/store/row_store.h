@@ -183,11 +183,13 @@ class RowStore {
   /// Return the slot of a key, which gets a row if it has none.
   uint32_t place(int64_t key, uint64_t hash);
   /// Note that the row or state of a slot changes now.
-  void note_change(uint32_t slot) {
-    versions()[slot] = version_;
+  void note_change(uint32_t slot) { versions()[slot] = version_; }
+  /// Note that the elements of a row change, which makes it young.
+  void note_new_elements(uint32_t slot) {
+    note_change(slot);
     if (num_ages_ > 0) ages(0)[slot] = clock_;
   }
-  /// Set a saved age of a row.  Checkpoints of earlier versions have no clock: it grows to that of the newest row.
+  /// Set a saved age of a row, or its number of updates; the clock is at least that of each row.
   void set_age(uint32_t slot, uint32_t number, uint32_t age) {
     if (number >= num_ages_) return;
     ages(number)[slot] = age;

@@ -11,7 +11,7 @@ void RowStore::assign(const int64_t* keys, const char* rows, size_t count) {
     for (size_t i = first; i < end; ++i) {
       const uint32_t slot = place(keys[i], hash_of(keys[i]));
       std::memcpy(changed_record(slot), rows + i * row_bytes_, row_bytes_);
-      note_change(slot);
+      note_new_elements(slot);
     }
   });
 }
@@ -63,7 +63,7 @@ void RowStore::restore(const int64_t* keys, const SavedRows& saved, size_t count
           std::memcpy(record + state_offset(number), saved.states[number] + i * size, size);
         }
       }
-      note_change(slot);
+      note_new_elements(slot);
       for (uint32_t number = 0; number < 2; ++number) {
         if (saved.ages[number] != nullptr) set_age(slot, number, saved.ages[number][i]);
       }

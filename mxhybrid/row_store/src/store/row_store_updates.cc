@@ -62,7 +62,7 @@ void RowStore::update_slot(uint32_t slot, int64_t key, uint64_t hash, const char
     slot = place(key, hash);
     ++admitted_;
   }
-  note_change(slot);
+  rule_.kind == RuleKind::kAssignState ? note_change(slot) : note_new_elements(slot);
   ++touched_;
   char* record = changed_record(slot);
   if (kernel_ != nullptr) {

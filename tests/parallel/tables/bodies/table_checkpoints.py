@@ -19,7 +19,8 @@ CASES = {
     'momentum': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}, 'float64', {}),
     'adam': ('adam', {'learning_rate': 0.05}, 'float64', {}),
     'groupadagrad': ('groupadagrad', {'learning_rate': 0.1}, 'float32', {}),
-    'expiry': ('adagrad', {'learning_rate': 0.1}, 'float32', {'expire_after': 3}),
+    'expiry': ('adagrad', {'learning_rate': 0.1}, 'float32', {
+        'expire_after': 3, 'capacity': 1000, 'evict': 'rarest'}),  # the capacity is not reached; updates are counted
     'admission': ('adagrad', {'learning_rate': 0.1}, 'float32', {'admit': 2}),
 }
 
