@@ -102,8 +102,8 @@ def test_settings():
     scopes = {scope: {name for name, one in settings.DECLARED.items() if one.scope == scope}
               for scope in (settings.ALL, settings.WORKER_0)}
     text = PAGES['docs/settings.md'].partition('| keyword |')[0]
-    assert set(re.findall('`([a-z_]+)`', re.search(r'comes last\.(.*?)must be\s+equal', text, re.DOTALL).group(1))) == (
-        scopes[settings.ALL])
+    equal = re.search(r'comes last\.(.*?)must\s+be\s+equal', text, re.DOTALL).group(1)
+    assert set(re.findall('`([a-z_]+)`', equal)) == scopes[settings.ALL]
     assert set(re.findall('`([a-z_]+)`', re.search(r'order\.(.*?)applies\.', text, re.DOTALL).group(1))) == (
         scopes[settings.WORKER_0])
     forms = re.search(r"`(\{.*\})` or `'(.*)'`", described[0][3])

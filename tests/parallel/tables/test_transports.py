@@ -34,7 +34,7 @@ def test_workers_of_two_users_do_without_the_lane(launcher):
     assert re.search('rows travel by ps-lite.*: ' + why % (os.getuid() + 1, os.getuid()), result.output)
 
 
-@pytest.mark.parametrize('setting', ['WIRE', 'DENSE'])
+@pytest.mark.parametrize('setting', ['ROW_TRANSPORT', 'DENSE_TRANSPORT'])
 def test_an_impossible_lane_is_refused_on_every_worker(setting):
     why = 'worker 1 cannot: the compiled part of mxhybrid is missing'
     job = run_job(BODY, 'horovodrun', workers=2, args=['--without', '1'], env={'MXHYBRID_' + setting: 'lane'})

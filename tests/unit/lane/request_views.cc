@@ -56,7 +56,7 @@ void check_request() {
   shape.dynamic = std::is_same<Id, int64_t>::value;
   const uint32_t parts = shape.partitions(), most = 60 * parts * shape.groups();
   shape.rows = shape.dynamic ? 0 : most;
-  shape.batch_rows = most;
+  shape.max_batch_rows = most;
   const uint32_t pieces = shape.groups() * parts, number = random_below(kMaxRowRequests);
   const WorkerTableLayout layout(shape);
   const Memory memory(layout.size);

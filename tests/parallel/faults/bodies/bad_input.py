@@ -87,7 +87,7 @@ def wrong_in_jobs(kv):
               ('adagrad wd', lambda: kv.set_optimizer(mx.optimizer.create('adagrad', wd=0.1)), ['adagrad', 'wd=0.1']),
               ('servers', lambda: mxhybrid.create(servers_per_host=5), ['SERVERS_PER_HOST', '5', 'once']),
               ('dense', lambda: mxhybrid.create(dense_transport='horovod'),
-               ["DENSE='horovod'", "runs with 'auto'", 'all stores'])
+               ["DENSE_TRANSPORT='horovod'", "runs with 'auto'", 'all stores'])
               ] if kv.num_workers > 1 else []
     return calls
 

@@ -15,6 +15,7 @@ from mxnet.gluon.contrib.nn import SparseEmbedding
 import mxhybrid
 from mxhybrid.job import horovodrun, launch_py
 from mxhybrid.job.join import current
+from mxhybrid.kernels import library as kernels_library
 from mxhybrid.lane import library
 
 parser = argparse.ArgumentParser()
@@ -30,7 +31,7 @@ def missing():
 
 
 if options.without is not None and int(os.environ['HOROVOD_RANK']) == options.without:
-    library.load = missing
+    library.load = kernels_library.load = missing
 if options.elsewhere and os.environ.get('HOROVOD_RANK', str(os.getpid())) != '0':
     horovodrun.memory_domain = launch_py.memory_domain = lambda: 'elsewhere %d' % os.getpid()
 if options.other_user and os.environ.get('HOROVOD_RANK', os.environ.get('DMLC_TASK_ID')) != '0':
