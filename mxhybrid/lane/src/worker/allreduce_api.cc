@@ -66,7 +66,11 @@ void lane_allreduce_start(void*, void* on_complete, void* buffer) {
   static_cast<WorkerAllreduce::Buffer*>(buffer)->start(*static_cast<lane::OnComplete*>(on_complete));
 }
 
-/// EngineAsyncFunc of an allgather.
+/// EngineAsyncFunc of a reduce-scatter, and of an allgather.
+void lane_allreduce_scatter(void*, void* on_complete, void* buffer) {
+  static_cast<WorkerAllreduce::Buffer*>(buffer)->start(*static_cast<lane::OnComplete*>(on_complete),
+                                                       lane::AllreduceKind::kScatter);
+}
 void lane_allreduce_gather(void*, void* on_complete, void* buffer) {
   static_cast<WorkerAllreduce::Buffer*>(buffer)->start(*static_cast<lane::OnComplete*>(on_complete),
                                                        lane::AllreduceKind::kGather);
