@@ -44,7 +44,7 @@ def hash_key(*parts: Any) -> int:
     probability that any two of n values collide is about n^2 / 2^65: 3e-6 for 10^7 values, 3 % for 10^9.
     """
     if not parts:
-        raise InputError('hash_key(): give at least one int, str, bytes or tuple')
+        raise InputError('hash_key: give at least one int, str, bytes or tuple')
     encoded: List[bytes] = []
     for part in parts:
         _encode(part, encoded)
@@ -64,11 +64,11 @@ def _encode(part: Any, encoded: List[bytes]) -> None:
             _encode(item, encoded)
     elif _is_integer(part):
         if not -(1 << 63) <= int(part) < 1 << 63:
-            raise InputError('key: %d has more than 64 bits: give it as a str' % part)
+            raise InputError('hash_key: %d has more than 64 bits: give it as a str' % part)
         encoded += [b'i', struct.pack('<q', int(part))]
     else:
-        raise InputError('key: %r is a %s: give int, str, bytes or tuples of them; write a float as text, whose digits '
-                         'you choose' % (part, type(part).__name__))
+        raise InputError('hash_key: %r is a %s: give int, str, bytes or tuples of them; write a float as text, whose '
+                         'digits you choose' % (part, type(part).__name__))
 
 
 def _is_integer(part: Any) -> bool:
