@@ -88,7 +88,7 @@ class BatchOnly(Rule):
     read whole.
     """
 
-    #: The number of inputs that have samples, the first ones; all have them if it is None.
+    #: The first inputs, this many, have samples; None: all inputs.
     inputs_with_samples: Optional[int] = None
 
     def _with_samples(self, operator: Operator) -> int:

@@ -124,8 +124,8 @@ def test_one_trainer_after_the_other(expected, launcher, servers):
         assert len(readings) >= 10 and (len(readings) - 3) * first['table'] > 1.5 * slack
         assert len({reading['keys'] for reading in readings[3:]}) == 1, (case, readings)
         assert max(reading['sums'] for reading in readings) < readings[0]['sums'] + 10, (case, readings)
-        seen = {who: [reading[who] for reading in readings] for who in ('servers', 'load')}
+        seen = {process: [reading[process] for reading in readings] for process in ('servers', 'load')}
         seen.update((rank, [reading['worker'] for reading in values['seen'][case]])
                     for rank, values in result.results.items())
-        for who, held in seen.items():
-            assert max(held[3:]) < max(held[:3]) + slack, (case, who, held)
+        for process, held in seen.items():
+            assert max(held[3:]) < max(held[:3]) + slack, (case, process, held)

@@ -155,6 +155,6 @@ def test_formulas_of_the_network_that_is_trained():
 
 def test_gains_beside_formulas():
     formula = {'data': 10.0, 'split': 0.2, 'alpha_s': 0.001, 'bytes_per_s': 1e7}
-    told = layers.gain_sentence('grid', {'step_s': 12.0, 'cpu_s': 2.0}, {'step_s': 1.5, 'cpu_s': 1.6}, formula, 2)
-    assert told.startswith('grid is 8.0 times as fast as data')
-    assert told.endswith('a step gains 11.0 times: measured is 73 % of that')  # (10 + 1) / (0.2 + 0.8)
+    sentence = layers.gain_sentence('grid', {'step_s': 12.0, 'cpu_s': 2.0}, {'step_s': 1.5, 'cpu_s': 1.6}, formula, 2)
+    assert sentence.startswith('grid is 8.0 times as fast as data')
+    assert sentence.endswith('a step gains 11.0 times: measured is 73 % of that')  # (10 + 1) / (0.2 + 0.8)

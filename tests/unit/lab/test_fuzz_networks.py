@@ -334,9 +334,9 @@ def test_several_failures_shrink_in_the_same_jobs(monkeypatch):
                 for program in programs]
     monkeypatch.setattr(runner, 'run_all', run_all)
     with Drawer() as drawer:
-        found = session.shrink_all({1: small(), 2: small(plan={'kind': 'data_parallel'})},
-                                   {1: Outcome('differs'), 2: Outcome('differs')}, drawer, lambda words: None)
-    assert [len(program['statements']) for program in found.values()] == [1, 1]
+        shrunk = session.shrink_all({1: small(), 2: small(plan={'kind': 'data_parallel'})},
+                                    {1: Outcome('differs'), 2: Outcome('differs')}, drawer, lambda words: None)
+    assert [len(program['statements']) for program in shrunk.values()] == [1, 1]
     assert len(jobs) < 30 and max(jobs) > 10
 
 

@@ -185,7 +185,7 @@ bool PersistentTransfer::progress() {
   }
   while (!ended()) {
     if (transfer_some()) continue;
-    // From here on other workers wake this one; their earlier changes are looked for once more.
+    // From here on other workers wake this one; their earlier changes are read once more.
     seen_ = channels_->block_.doorbell.load();
     announce_waiting();
     if (!transfer_some()) return false;
