@@ -2,10 +2,12 @@
 
 A code block of an unknown language fails.
 """
+import argparse
 import ast
 import dataclasses
 import importlib
 import json
+import operator
 import re
 import types
 
@@ -18,6 +20,7 @@ from mxnet.optimizer import Optimizer
 
 import mxhybrid
 from mxhybrid.base import settings
+from mxhybrid.commands import main
 from mxhybrid.native import optimizers
 from mxhybrid.planner.cluster import cluster_spec
 
@@ -192,6 +195,29 @@ def test_reference():
     for name, path in listed.items():
         module, _, attribute = path.rpartition('.')
         assert getattr(importlib.import_module(module), attribute) is public[name], name
+
+
+def is_public(name):
+    """Return whether a setting, an option of a command, or a name of the package is there."""
+    words = name.replace('`', '').split()
+    if words[0] == 'setting':
+        return words[1].rstrip(',') in settings.DECLARED
+    if words[0] == 'mxhybrid':
+        parser = argparse.ArgumentParser()
+        if words[1] in main.COMMANDS:
+            importlib.import_module('mxhybrid.commands.' + words[1]).add_arguments(parser)
+        return words[1] in main.COMMANDS and all(option in parser.format_help() for option in words[2:])
+    try:
+        return operator.attrgetter(words[0])(mxhybrid) is not None
+    except AttributeError:
+        return False
+
+
+def test_changes():
+    """docs/changes.md begins with this version; present names are there, and former ones are not."""
+    assert re.search(r'^## ([\d.]+)', PAGES['docs/changes.md'], re.MULTILINE).group(1) == mxhybrid.__version__
+    for former, present in table('former name'):
+        assert is_public(present) and not is_public(former), (former, present)
 
 
 def test_results():
