@@ -101,7 +101,7 @@ def test_selftest(installed, tmp_path):
     assert output.count('[X]') == 3 and 'the results of all jobs are right' in output
 
 
-def test_example_of_the_readme(installed, tmp_path):
+def test_minimal_example(installed, tmp_path):
     (tmp_path / 'train.py').write_text(SCRIPT)
     for words in (['python', 'train.py'], ['horovodrun', '-np', '2', 'python', 'train.py']):
         output = run(installed, tmp_path, *words)

@@ -45,13 +45,27 @@ OWN = only_python('docs/compatibility.md')
 
 
 def test_languages_of_code_blocks():
-    assert {language for language, _ in BLOCKS} <= {'bash', 'console', 'json', 'mermaid', 'python', 'text'}
+    assert {language for language, _ in BLOCKS} <= {'bash', 'console', 'diff', 'json', 'mermaid', 'python', 'text'}
     assert sum(text.count('\n```') for text in PAGES.values()) == 2 * len(BLOCKS)
     first_words = {parse(command)[1][0] for command in commands()}
     for language, text in BLOCKS:
         assert language != 'mermaid' or ';' not in text, 'mermaid ends a statement there'
         if language == 'text':  # commands belong where they are tested
             assert not first_words & {line.split()[0] for line in text.splitlines() if line.strip()}
+
+
+def test_change_of_a_script():
+    """The README's diff leads to lines of the minimal example, in their order."""
+    (_, changed), = (block for block in blocks_of(PAGES['README.md']) if block[0] == 'diff')
+    lines = [line[1:] for line in changed.splitlines() if line.startswith(('+', ' '))]
+    rest = iter(SCRIPT.splitlines())
+    assert len(lines) == 3 and all(line in rest for line in lines)
+    assert [line[1:] for line in changed.splitlines() if line.startswith('-')] == ["store = mx.kv.create('dist_sync')"]
+
+
+def test_lengths_of_pages():
+    assert len(PAGES['README.md'].splitlines()) <= 120
+    assert len(PAGES['docs/benchmark.md'].split()) <= 2500
 
 
 def test_loop_that_prefetches():
@@ -250,7 +264,7 @@ def test_layout():
 
 
 def test_an_optimizer_of_ones_own(folder):
-    """The class of docs/compatibility.md in the README's script, with servers that import it."""
+    """The class of docs/compatibility.md in the minimal example, with servers that import it."""
     (folder / 'warm_adagrad.py').write_text(OWN)
     script = SCRIPT.replace('import mxhybrid', 'import mxhybrid\nimport warm_adagrad', 1)
     (folder / 'warm.py').write_text(script.replace("'adagrad'", "'warmadagrad'"))
