@@ -3,6 +3,7 @@ import contextlib
 import copy
 import hashlib
 import os
+import re
 import shlex
 import subprocess
 import tempfile
@@ -12,6 +13,7 @@ from glob import glob
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
+from wheel.bdist_wheel import bdist_wheel
 
 # MXNet's library exports templates of the C++ library, which another compiler made.  The library of this package
 # must call its own.
@@ -39,6 +41,9 @@ SIMULATE = Extension('mxhybrid.planner.simulator._simulate', sorted(glob('mxhybr
                      # Not contracted: the same bits as the Python programs in tests/oracles.
                      extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra'])
 
+with open('mxhybrid/__init__.py') as package:
+    VERSION, = re.findall("^__version__ = '(.*)'$", package.read(), re.MULTILINE)
+
 #: A folder that keeps object files from build to build, and the most files in it.
 OBJECT_CACHE = os.environ.get('MXHYBRID_OBJECT_CACHE', '')
 MAX_OBJECTS = 300
@@ -47,8 +52,20 @@ MAX_OBJECTS = 300
 class BuildObjects(build_ext):
     """Compile the sources of an extension at the same time, and with the same options for every CPython.
 
-    No source includes a header of Python, so that all CPythons share the object files in the cache.
+    No source includes a header of Python, so that all CPythons share the object files in the cache, and one wheel.
     """
+
+    def finalize_options(self):
+        """Note whether the libraries are for a wheel."""
+        self.is_for_wheel = not (self.inplace or self.editable_mode)
+        super().finalize_options()
+
+    def get_ext_filename(self, fullname):
+        """Return the name of a library without that of a CPython in a wheel.  In a checkout every CPython has its own:
+        a build for one replaces no library that another has loaded.
+        """
+        name = super().get_ext_filename(fullname)
+        return name.partition('.')[0] + '.so' if self.is_for_wheel else name
 
     def build_extension(self, ext):
         """Compile the sources that are not in the cache, and link all object files."""
@@ -59,6 +76,8 @@ class BuildObjects(build_ext):
         linked = copy.copy(ext)
         linked.sources = []
         linked.depends = [*ext.depends, *ext.sources]  # setuptools links again if one of these is newer
+        if self.is_for_wheel:
+            linked.extra_link_args = [*ext.extra_link_args, '-Wl,--strip-debug']
         try:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 linked.extra_objects = list(pool.map(
@@ -69,6 +88,22 @@ class BuildObjects(build_ext):
         for path in sorted(glob(os.path.join(folder, '*.o')), key=os.path.getmtime)[:-MAX_OBJECTS]:
             with contextlib.suppress(OSError):  # another build may have removed it
                 os.remove(path)
+
+
+class SharedWheel(bdist_wheel):
+    """Label the wheel for every CPython, and for the C library that its compiled libraries need.
+
+    MXNet's own library needs the other libraries, libstdc++ and libgomp, too.
+    """
+
+    def get_tag(self):
+        """Return the tags: of a Python, of its binary interface, and of a platform."""
+        platform = super().get_tag()[2]
+        needed = [int(minor) for path in glob(os.path.join(self.bdist_dir, 'mxhybrid', '**', '_*.so'), recursive=True)
+                  for minor in re.findall(rb'\0GLIBC_2\.(\d+)', open(path, 'rb').read())]
+        if needed:
+            platform = platform.replace('linux_', 'manylinux_2_%d_' % max(needed), 1)
+        return 'py3', 'none', platform
 
 
 def compiled(source, headers, command_line, folder):
@@ -93,21 +128,19 @@ def compiled(source, headers, command_line, folder):
 
 setup(
     name='mxhybrid',
-    version='0.1.0',
+    version=VERSION,
     description='KVStore for Apache MXNet: row_sparse parameters on servers, dense ones summed among workers',
     license='Apache-2.0',
     packages=find_packages(include=['mxhybrid*']),
-    package_data={'mxhybrid': ['%s/*/*' % room.partition('/')[2] for room in ROOMS],
-                  'mxhybrid.planner.simulator': ['src/*']},
     ext_modules=[LANE, SIMULATE],
-    cmdclass={'build_ext': BuildObjects},
+    cmdclass={'build_ext': BuildObjects, 'bdist_wheel': SharedWheel},
     entry_points={'console_scripts': ['mxhybrid = mxhybrid.commands.main:main']},
     python_requires='>=3.8,<3.12',
     # Neither mxnet nor horovod is a requirement: there are several builds of MXNet, and Horovod has to be compiled
     # for the one that is installed (see scripts/install).
     install_requires=['numpy<1.24', 'tqdm', 'safetensors', 'xxhash'],
-    extras_require={'test': ['pytest', 'pytest-timeout', 'pytest-xdist', 'hypothesis', 'psutil', 'matplotlib', 'ruff',
-                             'mypy', 'import-linter'],
+    extras_require={'test': ['build', 'pytest', 'pytest-timeout', 'pytest-xdist', 'hypothesis', 'psutil', 'matplotlib',
+                             'ruff', 'mypy', 'import-linter'],
                     'plot': ['matplotlib']},  # for pictures: scripts/bench --plot, mxhybrid report, mxhybrid partitions
     classifiers=[
         'License :: OSI Approved :: Apache Software License',

@@ -30,7 +30,8 @@ def first_python(page):
 
 
 BLOCKS = [block for text in PAGES.values() for block in blocks_of(text)]
-SCRIPT = only_python('README.md')
+#: The train.py of all commands.
+SCRIPT = first_python('docs/launching.md')
 
 
 def commands():

@@ -97,8 +97,9 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
              'GPT with a stage on each worker, by two schedules; plans measures what the planner predicts; start '
              'measures how long the workers of a job take to join, and tables measures dynamic tables, both '
              'without emulated hosts')
-    add('--width-scale', type=_scale, default=0.125,
-        help='factor on the width of tables and on dense parameters; 1 is the published model')
+    add('--width-scale', type=_scale, default=argparse.SUPPRESS,
+        help='factor on the width of tables and on dense parameters; 1 is the published model (default: the first of '
+             '1, 1/2, 1/4 and 1/8 for which the memory of this machine suffices)')
     add('--shrink', type=_positive, default=1, help='divide the size of the workload by this number, for trials')
     add('--hosts', type=_counts, default=[4], metavar='H[,H...]', help='emulated hosts; several counts give a curve')
     add('--workers', type=_positive, default=2, metavar='G', help='workers on each host')
@@ -176,6 +177,7 @@ def run_hosts(args: argparse.Namespace, kind: Any, hosts: int, mbit: Optional[fl
     contenders = {name: report.over_rounds(done, kind.units(hosts)) for name, done in rounds.items()}
     report.add_ratios(contenders)
     return {'hosts': hosts, 'workers': args.workers, 'mbit': mbit, 'unit': kind.unit, 'model': kind.describe(),
+            'width': getattr(kind, 'width', 1),
             'skipped': left_out, 'bound': kind.bound(hosts, mbit), 'contenders': contenders,
             'told': kind.told(contenders)}
 

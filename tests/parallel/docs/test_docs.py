@@ -16,7 +16,7 @@ from mxhybrid.commands import main as mxhybrid_main
 
 from ...helpers.pages import BLOCKS, as_typed, commands, parse, pinned, run, written_cluster
 from ...multihost import test_horovodrun_ssh
-from ..commands import test_bench, test_commands
+from ..commands import test_bench, test_commands, test_package
 from ..launchers import test_restarts
 from ..planner import test_planner
 from . import test_examples
@@ -171,6 +171,9 @@ def check_pip(env, words, folder):
     """Installation: the steps of scripts/install, with the same versions."""
     install = (REPOSITORY / 'scripts' / 'install').read_text().replace('\\\n', ' ')
     assert words[:2] == ['pip', 'install']
+    if words[2:] == ['dist/mxhybrid-*.whl']:
+        assert callable(test_package.test_selftest)  # installs it
+        return
     packages = {word for word in words[2:] if '==' in word}
     options = {word for word in words[2:] if word.startswith('--')}
     assert packages <= pinned()
@@ -187,6 +190,12 @@ def check_pip(env, words, folder):
     else:
         assert not env and not options
         assert names in ({'setuptools', 'wheel', 'numpy'}, {'mxnet'})
+
+
+def check_wheel(env, words, folder):
+    """python -m build: test_package runs it."""
+    assert not env
+    assert callable(test_package.test_files)
 
 
 def check_build(env, words, folder):
@@ -274,6 +283,8 @@ def find_check(words):
         return check_doctor_of_hosts
     if words[-3:-1] == ['mxhybrid', 'calibrate']:
         return check_calibration
+    if words == ['python', '-m', 'build']:
+        return check_wheel
     if words == ['horovodrun', '--check-build']:
         return check_build
     if 'scripts/restart.py' in words or '--restarts' in words:
