@@ -1,19 +1,21 @@
 """Packaging of mxhybrid."""
-import contextlib
 import copy
-import hashlib
 import os
 import re
 import shlex
 import subprocess
-import tempfile
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 from wheel.bdist_wheel import bdist_wheel
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / 'scripts'))
+import object_files  # noqa: E402  (found by the line above)
 
 # MXNet's library exports templates of the C++ library, which another compiler made.  The library of this package
 # must call its own.
@@ -26,13 +28,15 @@ OPTIONAL = not os.environ.get('MXHYBRID_REQUIRE_COMPILED')
 # It has the sources of three folders.
 ROOMS = ['mxhybrid/kernels/src', 'mxhybrid/row_store/src', 'mxhybrid/lane/src']
 LANE = Extension('mxhybrid.kernels._compiled', sorted(path for room in ROOMS for path in glob(room + '/*/*.cc')),
-                 depends=[path for room in ROOMS for path in glob(room + '/*/*.h')], language='c++',
+                 # The sdist has these files, too.
+                 depends=['scripts/object_files.py', *(path for room in ROOMS for path in glob(room + '/*/*.h'))],
+                 language='c++',
                  optional=OPTIONAL, extra_link_args=['-pthread', '-fopenmp', '-lrt', OWN],
                  # Multiplications and additions are not contracted: sums and updates have the same bits on every
                  # machine, and those of MXNet.  A square root that sets errno would not be vectorized.
                  extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-fno-math-errno', '-Wall', '-Wextra',
-                                     '-pthread', '-fopenmp',  # with MXNet's own threads
-                                     *('-I' + room for room in ROOMS)])
+                                     '-pthread', '-fopenmp'],  # with MXNet's own threads
+                 include_dirs=ROOMS)
 
 # The simulator of the planner, and the builder of its tasks.  If they cannot be compiled, there is no planner.
 SIMULATE = Extension('mxhybrid.planner.simulator._simulate', sorted(glob('mxhybrid/planner/simulator/src/*.cc')),
@@ -71,8 +75,7 @@ class BuildObjects(build_ext):
         """Compile the sources that are not in the cache, and link all object files."""
         command_line = [*shlex.split(os.environ.get('CXX') or 'g++'), '-fPIC', '-DNDEBUG', '-g', '-fwrapv',
                         *shlex.split(os.environ.get('CFLAGS', '')), *ext.extra_compile_args]
-        folder = OBJECT_CACHE or os.path.join(self.build_temp, ext.name)
-        os.makedirs(folder, exist_ok=True)
+        folder, includes = Path(OBJECT_CACHE or os.path.join(self.build_temp, ext.name)), [*map(Path, ext.include_dirs)]
         linked = copy.copy(ext)
         linked.sources = []
         linked.depends = [*ext.depends, *ext.sources]  # setuptools links again if one of these is newer
@@ -81,13 +84,12 @@ class BuildObjects(build_ext):
         try:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 linked.extra_objects = list(pool.map(
-                    lambda source: compiled(source, ext.depends, command_line, folder), ext.sources))
+                    lambda source: str(object_files.compiled(Path(source), command_line, includes, folder)),
+                    ext.sources))
         except (OSError, subprocess.CalledProcessError) as error:
             raise CompileError(str(error)) from error
         super().build_extension(linked)
-        for path in sorted(glob(os.path.join(folder, '*.o')), key=os.path.getmtime)[:-MAX_OBJECTS]:
-            with contextlib.suppress(OSError):  # another build may have removed it
-                os.remove(path)
+        object_files.remove_oldest(folder, MAX_OBJECTS)
 
 
 class SharedWheel(bdist_wheel):
@@ -104,26 +106,6 @@ class SharedWheel(bdist_wheel):
         if needed:
             platform = platform.replace('linux_', 'manylinux_2_%d_' % max(needed), 1)
         return 'py3', 'none', platform
-
-
-def compiled(source, headers, command_line, folder):
-    """Return the path of an object file, whose name depends on the compiler, its options, the source and the headers;
-    compile the source if there is no such file.
-    """
-    digest = hashlib.sha256(subprocess.run([command_line[0], '--version'], check=True, stdout=subprocess.PIPE).stdout)
-    digest.update(repr(command_line).encode())
-    for name in [source, *sorted(headers)]:
-        with open(name, 'rb') as file:
-            digest.update(os.path.basename(name).encode() + file.read())
-    path = os.path.join(folder, '%s-%s.o' % (os.path.basename(source), digest.hexdigest()[:24]))
-    if os.path.exists(path):
-        os.utime(path)
-        return path
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        scratch_path = os.path.join(scratch, 'object.o')
-        subprocess.run([*command_line, '-c', source, '-o', scratch_path], check=True)
-        os.replace(scratch_path, path)
-    return path
 
 
 setup(

@@ -51,7 +51,7 @@ if not _is_tool and _is_worker():
     # Imported at their first use: a script that splits no layers, saves no checkpoint and has
     # no dynamic tables does not need them.
     _LATER = {'checkpoint': '.checkpoint', 'nn': '.nn', 'parallel': '.parallel', 'planner': '.planner',
-              'parallelize': '.planner.parallelize'}
+              'parallelize': '.parallel.parallelize'}
 
     def __getattr__(name):
         """Import the module of a name of the package at its first use."""

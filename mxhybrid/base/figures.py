@@ -3,6 +3,7 @@ import os
 from typing import Any
 
 from .errors import InputError
+from .files import UNWRITABLE
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -30,4 +31,4 @@ def save_figure(figure: Any, picture: str) -> None:
         figure.tight_layout()
         figure.savefig(picture)
     except (OSError, ValueError) as error:
-        raise InputError('%s cannot be written: %s' % (picture, error)) from error
+        raise InputError(UNWRITABLE % (picture, error)) from error

@@ -8,6 +8,9 @@ import stat
 import time
 from typing import BinaryIO, Iterator, Optional
 
+#: An error's message, of a path and the reason.
+UNWRITABLE = '%s cannot be written: %s: give the name of a file in a directory that exists and has room'
+
 
 def write_atomically(fname: str, data: bytes) -> None:
     """Write a file like :func:`written_aside`."""

@@ -14,7 +14,7 @@ from ..base.compiled import CompiledLibrary, compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/base/api.cc`` must have.
-_VERSION = 41
+_VERSION = 42
 
 #: Types of parameters and results.
 U32, I64, U64, POINTER, INT = (ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int)
@@ -31,8 +31,6 @@ _FUNCTIONS = {
                                          POINTER]),
     'transfer_operator_info': (POINTER, [POINTER]),
     'transfer_operator_close': (None, [POINTER]),
-    'moments_operator_new': (POINTER, [INT, COUNTS, U64, POINTER, POINTER]),
-    'joint_operator_new': (POINTER, [U32, DOUBLES, U64, ctypes.c_double, POINTER, POINTER]),
     'average_operator_new': (POINTER, [U32, COUNTS, U32, COUNTS, DOUBLES, COUNTS, COUNTS, COUNTS, DOUBLES,
                                         POINTER, POINTER]),
     'joint_norm_operator_new': (POINTER, [POINTER, POINTER, INT, COUNTS, U64, U32, DOUBLES, U32,

@@ -38,23 +38,6 @@ def operator_info(kind: str, *settings: Any) -> str:
     return '%x' % loaded.array_operator_info(handle)
 
 
-def moments_of(data: Any, shape: Sequence[int], axis: int, name: str) -> Any:
-    """Return the symbol of the mean and variance of each channel of data, of shape (1, 2, channels)."""
-    info = operator_info('moments', len(shape), tuple(map(int, shape)), axis)
-    return symbol_function('_NDArray')(data, info=info, name=name)
-
-
-def joint_of(moments: Any, gamma: Any, beta: Any, shares: Sequence[float], channels: int, epsilon: float, name: str
-             ) -> List[Any]:
-    """Return the symbols of scale, shift, joint mean and joint variance of each channel.
-
-    `moments` are the moments of several parts, of shape (parts, 2, channels); `shares` are the shares of the parts in
-    all elements.  Normalised data is data * scale + shift.  The joint mean and variance have no gradient.
-    """
-    info = operator_info('joint', len(shares), tuple(map(float, shares)), channels, float(epsilon))
-    return list(symbol_function('_NDArray')(moments, gamma, beta, info=info, name=name))
-
-
 class Statistics(NamedTuple):
     """Statistics of channels: a part of an array, which has no gradient."""
 

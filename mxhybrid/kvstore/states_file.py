@@ -92,7 +92,8 @@ def read_on_root(fname: str, collective: Collective, tag: str) -> bytes:
             problem = str(error)
     problem = collective.allgather_json(problem, tag + '.problem')[0]
     if problem:
-        raise InputError('load_states: worker 0 cannot read %r: %s' % (fname, problem))
+        raise InputError('load_states: worker 0 cannot read %r: %s: give a file on its host that save_states has '
+                         'written' % (fname, problem))
     return data
 
 
@@ -114,7 +115,8 @@ def load(fname: str, updater: Any, routes: List[Any], collective: Collective, pr
             problem = '%s: %s' % (type(error).__name__, error)
     problem = collective.allgather_json(problem, tag + '.problem')[0]
     if problem:
-        raise InputError('load_states: %r is not a states file for this model: %s' % (fname, problem))
+        raise InputError('load_states: %r is not a states file for this model: %s: give a file that save_states of a '
+                         'Trainer of the same model has written' % (fname, problem))
     updater.set_states(broadcast_bytes(data, collective, tag))
     shapes_by_table = collective.allgather_json(
         [_shapes_of(tables[route.key]) if route.key in tables else None for route in routes], tag + '.tables')[0]

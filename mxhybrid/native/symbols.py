@@ -106,3 +106,10 @@ def wants_gradient(array: Any) -> bool:
             return False
     # By the names of imperative.cc of MXNet 1.9.1: arrays without a gradient are null0, null1 and so on.
     return any(name.startswith('var') for name in Symbol(handle).list_inputs())
+
+
+def copied_input(symbol: Any) -> Any:
+    """Return a symbol that a compiled operator may read: a copy of an input of the graph, whose gradients may have to
+    be added.
+    """
+    return mx.sym.identity(symbol) if symbol.list_outputs() == symbol.list_inputs() else symbol

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..base import log
 from ..base.errors import InputError
+from ..parallel.parallelize import SEARCH_SECONDS
 from ..parallel.plans.megatron import megatron
 from ..parallel.plans.pipeline_plan import Pipeline
 from ..parallel.plans.plan import Plan
@@ -42,10 +43,6 @@ _FINALISTS = 3
 #: The largest number of pipelines that a search simulates, the share of its time that this may take, and the number of
 #: the fastest ones that are predicted like other plans.
 _MOST_PIPELINES, _PIPELINE_SHARE, _PIPELINE_FINALISTS = 12, 0.25, 2
-
-#: Default seconds of a search.  The whole command then takes less than 10 s for Inception-v3 on 16 ranks, once
-#: operators were timed.
-SEARCH_SECONDS = 4.5
 
 
 @contextlib.contextmanager

@@ -60,7 +60,8 @@ def read(path: str) -> Optional[Dict[str, Any]]:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise InputError('%s cannot be read: %s' % (path, error)) from error
+        raise InputError('%s cannot be read: %s: give another name of a partition file, or remove the file'
+                         % (path, error)) from error
     if not isinstance(content, dict) or content.get('format') != FORMAT:
         raise InputError('%s is not a partition file of format %d: give another file name, or remove the file'
                          % (path, FORMAT))

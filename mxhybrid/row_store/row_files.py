@@ -246,8 +246,8 @@ def load_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
     files = {name: _mapped(path, name, dtype, shape) for name, dtype, shape in columns
              if name not in ('used', 'counts') or os.path.exists(os.path.join(path, name + '.npy'))}
     if len({len(values) for values in files.values()}) > 1:
-        raise CheckpointError('files in %s have different numbers of rows: %s' %
-                              (path, {name: len(values) for name, values in files.items()}))
+        raise CheckpointError('files in %s have different numbers of rows: %s: they are damaged, so load another '
+                              'checkpoint' % (path, {name: len(values) for name, values in files.items()}))
     if os.path.exists(os.path.join(path, 'removed.npy')):
         removed = np.ascontiguousarray(_mapped(path, 'removed', np.int64, ()))
         library.checked(library.row_store_erase(store, removed.ctypes.data, len(removed)))
@@ -271,7 +271,8 @@ def _mapped(path: str, name: str, dtype: Any, shape: Tuple[int, ...]) -> np.ndar
         # An empty file of an array cannot be mapped.
         array = np.load(file, mmap_mode='r' if os.path.getsize(file) > 256 else None, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise CheckpointError('cannot read rows of a dynamic table from %s: %s' % (file, error)) from error
+        raise CheckpointError('cannot read rows of a dynamic table from %s: %s: load another checkpoint'
+                              % (file, error)) from error
     if array.dtype != dtype or array.shape[1:] != shape:
         raise CheckpointError('%s has rows of %s of shape %s, but the table has rows of %s of shape %s: make a table '
                               'of the same width, type and optimizer' %

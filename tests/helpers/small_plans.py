@@ -1,9 +1,9 @@
 """Small networks to plan: a chain of layers with a shortcut, each split by samples, by channels, or not at all."""
 import numpy as np
+from lab.planner.task_blocks import task_block
 
 from mxhybrid.planner.simulator.resource_groups import TokenBucket
 from mxhybrid.planner.simulator.simulation import Simulation
-from mxhybrid.planner.simulator.task_block import TaskBlock
 
 #: The splits of a layer: the dimension, and the number of ranks.
 SPLITS = (('samples', 4), ('samples', 2), ('channels', 4), ('channels', 2), ('whole', 1))
@@ -80,7 +80,7 @@ class SmallPlan:
                         for part in parts]
         dependencies += [(degree + part, EDGE + number, self._ranks + part) for number, edge in enumerate(self._edges)
                          if edge[0] == layer for part in parts]
-        return TaskBlock(layer, np.tile(parts, 2), np.repeat([seconds, 2 * seconds], degree),
+        return task_block(layer, np.tile(parts, 2), np.repeat([seconds, 2 * seconds], degree),
                          edges=[(part, degree + part) for part in parts],
                          outputs=[(direction * self._ranks + part, direction * degree + part)
                                   for direction in range(2) for part in parts],
@@ -111,7 +111,7 @@ class SmallPlan:
                         work += [size_bytes]
                         edges.append((transfer, join))
                         dependencies.append((transfer, source, output))
-        return TaskBlock(EDGE + number, resource, work, second, np.where(np.array(second) >= 0, 2e-4, 0.0),
+        return task_block(EDGE + number, resource, work, second, np.where(np.array(second) >= 0, 2e-4, 0.0),
                          np.array(second) >= 0, edges, outputs, dependencies)
 
     def _sum(self, layer):
@@ -120,6 +120,6 @@ class SmallPlan:
         if dimension != 'samples' or degree == 1:
             return None
         parts = np.arange(degree)
-        return TaskBlock(WEIGHT + layer, self._ranks + parts, 2 * self._weights[layer] * (degree - 1) / degree,
+        return task_block(WEIGHT + layer, self._ranks + parts, 2 * self._weights[layer] * (degree - 1) / degree,
                          2 * self._ranks + (parts + 1) % degree, 2e-4,
                          dependencies=[(part, layer, self._ranks + part) for part in parts])

@@ -174,7 +174,7 @@ def test_commands_know_the_planner_by_its_face_only():
 def test_importing_the_package_imports_no_wing():
     program = ('import sys, mxhybrid\n'
                'print(*sorted(name for name in sys.modules if name.startswith("mxhybrid.")))\n'
-               'assert mxhybrid.parallelize is mxhybrid.planner.parallelize.parallelize\n'
+               'assert mxhybrid.parallelize is mxhybrid.parallel.parallelize.parallelize\n'
                'assert callable(mxhybrid.checkpoint.load) and callable(mxhybrid.parallel.grid)\n'
                'assert set(mxhybrid.__all__) <= set(dir(mxhybrid))\n')
     output = subprocess.run([sys.executable, '-c', program], check=True, stdout=subprocess.PIPE, timeout=60).stdout

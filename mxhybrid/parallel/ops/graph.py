@@ -188,8 +188,9 @@ class Graph:
                 _, shapes, _ = inner.infer_shape(**self.data)
                 _, types, _ = inner.infer_type(**dtypes)
         except Exception as error:  # of any type: MXNet raises Exception itself for shapes that are too large
-            raise InputError('parallelize: the network does not take data of shapes %s: %s'
-                             % (self.data, str(error).strip().split('\n')[0])) from error
+            raise InputError('parallelize: the network does not take data of shapes %s: %s. Give the shape of every '
+                             'input, for the joint batch'
+                             % (self.data, str(error).strip().split('\n')[0].rstrip('.'))) from error
         if shapes is None or types is None:
             raise InputError('parallelize: MXNet cannot infer the shapes and types of the network from data=%s: give '
                              'the shape of every input, for the joint batch' % self.data)
@@ -213,8 +214,10 @@ class Graph:
             # MXNet itself reports this only when it computes.
             if operator.op.lower() == 'reshape' and \
                     math.prod(self.inputs(operator)[0]) != math.prod(self.shape(operator)):
-                raise InputError('parallelize: the network does not take data of shapes %s: %s makes %s of %s'
-                                 % (self.data, operator.name, self.shape(operator), self.inputs(operator)[0]))
+                raise InputError('parallelize: the network does not take data of shapes %s: %s would reshape an '
+                                 'array of shape %s to %s, which has another number of elements. Give the shape of '
+                                 'every input, for the joint batch'
+                                 % (self.data, operator.name, self.inputs(operator)[0], self.shape(operator)))
 
     def shape(self, operator: Operator, output: int = 0) -> Tuple[int, ...]:
         """Return the whole shape of an output."""

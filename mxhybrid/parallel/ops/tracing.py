@@ -77,7 +77,8 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', ini
                   {**{name: param.dtype for name, param in params.items() if name in used}, **types}, block_names)
     for name, shape in graph.parameters.items():
         if trainers.has_values(params[name]) and tuple(params[name].shape) != shape:
-            raise InputError('parallelize: the network does not take data of shapes %s: %s would have shape %s, not %s'
+            raise InputError('parallelize: the network does not take data of shapes %s: %s would have shape '
+                             '%s, not %s: give the shapes for which the network was made'
                              % (graph.data, name, shape, tuple(params[name].shape)))
     return TracedNetwork(symbol, graph, dimensions_of(graph, axes), axes, regroup,
                          tuple(name for name in dict.fromkeys(block_names.values()) if name))

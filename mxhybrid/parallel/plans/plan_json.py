@@ -114,7 +114,8 @@ def save(path: str, plan: Plan) -> None:
     try:
         write_atomically(path, text.encode())
     except OSError as error:
-        raise InputError('plan: cannot write %s: %s' % (path, error)) from error
+        raise InputError('plan: cannot write %s: %s: give the name of a file in a directory that exists'
+                         % (path, error)) from error
 
 
 def load(path: str) -> Plan:
@@ -126,9 +127,10 @@ def load(path: str) -> Plan:
         raise InputError("plan: cannot read the file %s: %s: give the name of a plan's file, a plan of "
                          'mxhybrid.parallel, or a dict by names of layers' % (path, error.strerror)) from error
     except ValueError as error:
-        raise InputError('plan: cannot read %s: %s' % (path, error)) from error
+        raise InputError('plan: cannot read %s: %s: give a file that mxhybrid.parallel.save has written'
+                         % (path, error)) from error
     file_format = value.get('format') if isinstance(value, dict) else None
     if file_format != _FORMAT:
-        raise InputError('plan: %s has format %r, but this version reads %r: write it again'
+        raise InputError('plan: %s has format %r, but this version reads %r: write it again with mxhybrid.parallel.save'
                          % (path, file_format, _FORMAT))
     return from_json(value)

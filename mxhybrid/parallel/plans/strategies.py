@@ -231,8 +231,8 @@ class Explicit(Plan):
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
         if ranks != self.workers:
-            raise InputError('plan: its splits are for %d workers, but the job has %d: make another plan'
-                             % (self.workers, ranks))
+            raise InputError('plan: its splits are for %d workers, but the job has %d: start as many workers, or find '
+                             'another plan with mxhybrid plan' % (self.workers, ranks))
         labels = [graph.label(operator) for operator in graph.computing]
         others = [label for label in self.splits if label not in labels]
         lacking = [label for label in labels if label not in self.splits]
@@ -241,7 +241,8 @@ class Explicit(Plan):
                     'it has no split of %s' % lacking[0] if lacking else
                     'the operators have the same names, but other shapes or settings')
             raise InputError('plan: its splits are for another network, or other shapes of data (%s; digest %s, not '
-                             '%s): make another plan' % (what, self.model, graph.digest()))
+                             '%s): find another plan with mxhybrid plan, or give one that fits any network, such as '
+                             'data_parallel()' % (what, self.model, graph.digest()))
         if len(lacking) > len(others):
             raise InputError('plan: operator %s has no split: add a split, or make another plan' % lacking[0])
         if len(others) > len(lacking):
@@ -268,7 +269,8 @@ class Explicit(Plan):
         if (len(split.degrees) != len(limits) or any(degree > limit for degree, limit in zip(split.degrees, limits))
                 or split.partials > rule.partials(graph, operator) or not is_replicable
                 or not all(0 <= rank < ranks for rank in split.ranks)):
-            raise InputError('plan: %s cannot be split as %r: at most %s, %d partials, on ranks 0 to %d'
+            raise InputError('plan: %s cannot be split as %r: give at most degrees %s and %d partials, on ranks '
+                             '0 to %d'
                              % (graph.label(operator), split, limits, rule.partials(graph, operator), ranks - 1))
         if graph.has_table(operator) and len(split.ranks) < ranks:
             raise InputError('plan: %s cannot be split as %r: %s' % (graph.label(operator), split, ON_ALL))

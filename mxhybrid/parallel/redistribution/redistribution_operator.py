@@ -15,6 +15,7 @@ from ...kernels.transfer_operator import TransferOperator
 from ...native import custom_operators  # noqa: F401  its operators are some of several in a process
 from ...native.arrays import host_view
 from ...native.engine import Deferred, Notifier
+from ...native.symbols import copied_input
 from ...telemetry.recorder import OFF, AnyRecorder
 from .redistribution import Redistribution, Transfer
 
@@ -149,7 +150,7 @@ class RedistributionOperator:
         if not self._differentiable:
             inputs = [mx.sym.BlockGrad(symbol) for symbol in inputs]
         if compiled is not None:
-            outputs = compiled.symbol(name, [_copied_input(symbol) for symbol in inputs])
+            outputs = compiled.symbol(name, [copied_input(symbol) for symbol in inputs])
         else:
             inputs[1:] = [mx.sym.stack(symbol, axis=0) for symbol in inputs[1:]]
             outputs = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name=name)
@@ -175,8 +176,8 @@ class RedistributionOperator:
         operator = self._operator = self._transport.norm_operator(self.redistribution, norm)
         if operator is None:
             return None
-        return operator.symbol('joint_norm%d' % self.number, _copied_input(token), _in_default_layout(data, norm),
-                               _copied_input(parameters))
+        return operator.symbol('joint_norm%d' % self.number, copied_input(token), _in_default_layout(data, norm),
+                               copied_input(parameters))
 
     def ending(self, symbol: Any) -> Any:
         """Return a symbol that a graph may have as an output, for an output of the operator."""
@@ -232,11 +233,6 @@ def _in_default_layout(data: Any, norm: JointNorm) -> Any:
     (mkldnn_reshape.cc).  MXNet would convert the input of a compiled operator again in the backward pass.
     """
     return mx.sym.reshape(data, shape=norm.shape) if len(norm.shape) <= 4 else mx.sym.identity(data)
-
-
-def _copied_input(symbol: Any) -> Any:
-    """Return a symbol that a compiled operator may read: a copy of an input of the graph."""
-    return mx.sym.identity(symbol) if symbol.list_outputs() == symbol.list_inputs() else symbol
 
 
 def _inner(array: Any) -> Any:

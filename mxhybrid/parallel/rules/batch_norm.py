@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy as np
 
 from ...kernels.joint_norm_operator import JointNorm
-from ...kernels.norm_operators import Statistics, is_compiled, joint_of, moments_of
+from ...kernels.norm_operators import Statistics, is_compiled
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_of
@@ -56,15 +56,14 @@ class JointBatchNorm:
         layout, needed, dtype = cls.layouts(graph, operator, boxes)
         groups = groups_of(boxes, others)
         source = operator.inputs[0]
-        compiled = dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and is_compiled()
-        if compiled and program.rank in boxes:
+        if dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and is_compiled() and (
+                program.rank in boxes):
             normalized = cls._in_one_operator(program, operator, inputs, boxes, layout, needed)
             if normalized is not None:
                 return normalized
-        shard_class = _CompiledNorm if compiled else _ComposedNorm
         shard = None
         if program.rank in boxes:
-            shard = shard_class(program, operator, inputs[0], shape_of(boxes[program.rank]), axis, dtype)
+            shard = _NormShard(program, operator, inputs[0], shape_of(boxes[program.rank]), axis, dtype)
         moments = program.redistribute(None if shard is None else shard.moments, layout, needed, dtype, operator,
                                        plain=program.learns(graph.operators[source[0]]))
         if shard is None:
@@ -173,74 +172,44 @@ def _epsilon_of(operator: Operator) -> float:
     return float(operator.get('eps', np.float32(1e-3)))
 
 
-def copied_input(symbol: Any) -> Any:
-    """Return a symbol that a compiled operator may read: a copy of an input, whose gradients may have to be added.
-    """
-    return mx.sym.identity(symbol) if symbol.list_outputs() == symbol.list_inputs() else symbol
-
-
 class _NormShard:
-    """A shard of a BatchNorm.
+    """A shard of a BatchNorm with operators of MXNet alone, for any type, and without the lane.
 
     MXNet's BatchNorm with constant statistics scales and shifts: no other operator of MXNet that does so is fast in
     both passes and knows the layouts of oneDNN.
     """
 
-    def __init__(self, program: Any, operator: Operator, shape: Tuple[int, ...], axis: int, dtype: str):
-        self._program, self._operator, self._shape, self._axis, self._dtype = program, operator, shape, axis, dtype
-        self._epsilon, self._fixes_gamma = _epsilon_of(operator), operator.get('fix_gamma', True) is True
+    def __init__(self, program: Any, operator: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
+        self._program, self._operator, self._axis = program, operator, axis
         self._constants = [program.constant(operator, what, np.full(shape[axis], value, dtype))
                            for what, value in (('zeros', 0), ('ones', 1))]
-
-    def _scaled(self, values: Any, scale: Any, shift: Any, name: Any = None) -> Any:
-        return mx.sym.BatchNorm(values, scale, shift, *self._constants, eps=0.0, fix_gamma=False, use_global_stats=True,
-                                axis=self._axis, name=name)
-
-
-class _CompiledNorm(_NormShard):
-    """A shard with compiled operators for all but scaling and shifting."""
-
-    def __init__(self, program: Any, operator: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
-        super().__init__(program, operator, shape, axis, dtype)
-        self._data = copied_input(data)
-        #: Mean and variance of each channel, of shape (1, 2, channels).
-        self.moments = moments_of(self._data, shape, axis, '%s_moments' % operator.name)
-
-    def normalized(self, moments: Any, gamma: Any, beta: Any, shares: np.ndarray) -> Tuple[Any, Any, Any]:
-        """Return the output, the joint mean and the joint variance, of the moments of all shards; `shares` are the
-        shards' shares of the elements.
-        """
-        gamma = mx.sym.ones_like(beta) if self._fixes_gamma else gamma
-        scale, shift, mean, variance = joint_of(copied_input(moments), copied_input(gamma), copied_input(beta),
-                                                shares[0], self._shape[self._axis], self._epsilon,
-                                                '%s_joint' % self._operator.name)
-        return self._scaled(self._data, scale, shift, self._operator.name), mean, variance
-
-
-class _ComposedNorm(_NormShard):
-    """A shard with operators of MXNet alone, for any type."""
-
-    def __init__(self, program: Any, operator: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
-        super().__init__(program, operator, shape, axis, dtype)
         self._type = program.graph.dtypes[operator.inputs[0]]
         data = data if self._type != 'float16' else mx.sym.cast(data, dtype)
         mean = _mean(data, shape, axis, dtype)
         self._mean = mx.sym.BlockGrad(mean)
         self._apart = self._scaled(data, mx.sym.ones_like(self._mean), -self._mean)
         variance = _mean(mx.sym.square(self._apart), shape, axis, dtype)
+        #: Mean and variance of each channel, of shape (1, 2, channels).
         self.moments = mx.sym.expand_dims(mx.sym.stack(mean, variance, axis=0), axis=0)
 
     def normalized(self, moments: Any, gamma: Any, beta: Any, shares: np.ndarray) -> Tuple[Any, Any, Any]:
-        """Return the output, mean and variance, see :meth:`_CompiledNorm.normalized`."""
+        """Return the output, the joint mean and the joint variance, of the moments of all shards; `shares` are the
+        shards' shares of the elements.
+        """
         weights = self._program.constant(self._operator, 'shares', shares)
         both = mx.sym.SliceChannel(moments, num_outputs=2, axis=1, squeeze_axis=True)
         mean = mx.sym.dot(weights, both[0])
         variance = mx.sym.dot(weights, both[1] + mx.sym.square(mx.sym.broadcast_sub(both[0], mean)))
         mean, variance = (mx.sym.reshape(moment, shape=(-1,)) for moment in (mean, variance))
-        scale = mx.sym.rsqrt(variance + self._epsilon)
-        scale = scale if self._fixes_gamma else scale * gamma
+        scale = mx.sym.rsqrt(variance + _epsilon_of(self._operator))
+        if self._operator.get('fix_gamma', True) is not True:
+            scale = scale * gamma
         output = self._scaled(self._apart, scale, beta - (mean - self._mean) * scale, self._operator.name)
         return output if self._type != 'float16' else mx.sym.cast(output, 'float16'), mean, variance
+
+    def _scaled(self, values: Any, scale: Any, shift: Any, name: Any = None) -> Any:
+        return mx.sym.BatchNorm(values, scale, shift, *self._constants, eps=0.0, fix_gamma=False, use_global_stats=True,
+                                axis=self._axis, name=name)
 
 
 def _mean(data: Any, shape: Tuple[int, ...], axis: int, dtype: str) -> Any:

@@ -5,13 +5,13 @@ import mxnet as mx
 
 from ...kernels.norm_operators import is_compiled
 from ...kernels.softmax_operators import softmax_of, softmax_parts
+from ...native.symbols import copied_input
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_length, axis_of
 from ..sharding.box import Box, groups_of, shape_of
 from ..sharding.layout import Layout
 from ..sharding.split import OutputShard, Split
-from .batch_norm import copied_input
 
 
 class SplitSoftmax:

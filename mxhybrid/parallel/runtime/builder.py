@@ -4,6 +4,7 @@ The plan is read first; then the network is split by it, the workers agree on th
 """
 import atexit
 import functools
+from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
 import mxnet as mx
@@ -29,14 +30,27 @@ from .split_network import SplitNetwork, apply_plan
 logger = get_logger(__name__)
 
 
-def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str,
-                  tell: bool = True, init: Any = None, recompute: Any = None) -> ParallelBlock:
-    """Split a network by a given plan; parameters and errors are those of :func:`mxhybrid.parallelize`.
+@dataclass(frozen=True)
+class SplitRequest:
+    """A network to split: arguments of :func:`mxhybrid.parallelize`."""
+
+    net: Any
+    data: Any
+    batch_axis: Any = 0
+    dtype: Any = 'float32'
+    input_grad: bool = False
+    batch_norm: str = 'joint'
+    init: Any = None
+    recompute: Any = None
+
+
+def split_network(request: SplitRequest, plan: Any, tell: bool = True) -> ParallelBlock:
+    """Split a network by a given plan; errors are those of :func:`mxhybrid.parallelize`.
 
     Worker 0 logs the split, if `tell`.
     """
-    network, seed = _agreed_split(net, plan, data, batch_axis, dtype, input_grad, batch_norm, init, recompute)
-    parallel = _build(net, network, seed)
+    network, seed = _agreed_split(request, plan)
+    parallel = _build(request.net, network, seed)
     if tell:
         _warn_once(network.undivided and 'parallelize: %s: give another plan, or data_parallel()' % network.undivided)
     if network.workers.rank == 0 and tell:
@@ -44,27 +58,26 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     return parallel
 
 
-def _agreed_split(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str,
-                  init: Any, recompute: Any) -> Tuple[SplitNetwork, int]:
+def _agreed_split(request: SplitRequest, plan: Any) -> Tuple[SplitNetwork, int]:
     """Return the split, once all workers have the same one, and a random seed that is the same on all (collective).
 
     If worker 0 has an `init`, the seed is -1: initial values are drawn first, as in one process.
     """
-    read, problem = _read(plan, recompute)
+    read, problem = _read(plan, request.recompute)
     job = member()
     workers = worker_group_of(job)
     recover(workers)
     try:
         if read is None:
             raise InputError(problem)
-        network = traced(net, data, batch_axis, dtype, init)
-        split = apply_plan(workers, network, read, input_grad, batch_norm,
-                           trainers.frozen_names(net.collect_params()))
+        network = traced(request.net, request.data, request.batch_axis, request.dtype, request.init)
+        split = apply_plan(workers, network, read, request.input_grad, request.batch_norm,
+                           trainers.frozen_names(request.net.collect_params()))
     except InputError as error:
         workers.agree('parallelize', None, str(error))
         raise
-    return split, workers.agree('parallelize', outline_of_split('parallelize', split, net.collect_params()),
-                                draws=init is None)
+    return split, workers.agree('parallelize', outline_of_split('parallelize', split, request.net.collect_params()),
+                                draws=request.init is None)
 
 
 def _read(plan: Any, recompute: Any) -> Tuple[Optional[Plan], str]:

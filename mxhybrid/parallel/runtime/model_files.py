@@ -211,8 +211,8 @@ class _ParamsSource:
     def end(self) -> None:
         """Raise CheckpointError if reading has failed."""
         if self._problem:
-            raise CheckpointError('%s while reading: some weights are those of the file, others are not'
-                                  % self._problem)
+            raise CheckpointError('%s while reading: some weights are those of the file, others are not: load a '
+                                  'whole file before the next step' % self._problem)
 
     def close(self) -> None:
         if self._handle is not None:

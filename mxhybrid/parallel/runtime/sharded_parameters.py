@@ -73,7 +73,8 @@ class ShardedWeight:
         box = self._boxes_of(whole_shape)[self._workers.rank]
         if merged_shape(shape_of(box), factors) != tuple(shape):
             raise InputError('cannot infer the whole shape of optimizer state %s that belongs to shard %s of a weight '
-                             'of shape %s' % (tuple(shape), self.shape, self.whole_shape))
+                             'of shape %s: use an optimizer whose state has the shape of the weight, such as sgd or '
+                             'adam' % (tuple(shape), self.shape, self.whole_shape))
         return whole_shape, box
 
     def part_of(self, values: Any) -> Any:

@@ -189,7 +189,8 @@ def load(path: str) -> Cluster:
         with open(path, encoding='utf-8') as file:
             value = json_text.parse(file.read())
     except (OSError, ValueError) as error:
-        raise InputError('cluster: cannot read %s: %s' % (path, error)) from error
+        raise InputError('cluster: cannot read %s: %s: give a file that mxhybrid calibrate has written'
+                         % (path, error)) from error
     try:
         return cluster_from_json(value)
     except InputError as error:

@@ -6,7 +6,7 @@ import html
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ...base.errors import InputError
-from ...base.files import write_atomically
+from ...base.files import UNWRITABLE, write_atomically
 from ...base.text import seconds_text, size_text
 from ...parallel.ops.dimension_names import Dimensions
 from ...parallel.ops.tracing import TracedNetwork
@@ -88,7 +88,7 @@ def write_diagram(path: str, nodes: Sequence[DiagramNode], edges: Sequence[Diagr
     try:
         write_atomically(path, text.encode())
     except OSError as error:
-        raise InputError('%s cannot be written: %s' % (path, error)) from error
+        raise InputError(UNWRITABLE % (path, error)) from error
 
 
 def draw_plan(path: str, network: TracedNetwork, splits: Dict[int, Split], prediction: Prediction, title: str = ''

@@ -3,6 +3,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ...base.errors import InputError
 from ...base.figures import new_figure, save_figure
+from ...base.files import UNWRITABLE
 from ...base.text import seconds_text
 from ...telemetry.trace_file import TraceFile
 from ..task_graph.simulated_tasks import TASK_GROUPS, TASK_KINDS, SimulatedTask, Where, by_place, in_lanes
@@ -45,7 +46,7 @@ def write_timeline(path: str, tasks: Sequence[SimulatedTask], names: Optional[Ma
     try:
         file = TraceFile(path)
     except OSError as error:
-        raise InputError('%s cannot be written: %s' % (path, error)) from error
+        raise InputError(UNWRITABLE % (path, error)) from error
     try:
         end = max(task.end_s for task in tasks)
         count = 0
@@ -63,7 +64,7 @@ def write_timeline(path: str, tasks: Sequence[SimulatedTask], names: Optional[Ma
             file.name(FIRST_PID + order, '%s, simulated' % _name_of(where, names), order)
             file.add(FIRST_PID + order, events)
         if not file.close():
-            raise InputError('%s cannot be written: the disk is full, or it is not a file' % path)
+            raise InputError(UNWRITABLE % (path, 'the disk is full, or it is not a file'))
     finally:
         file.discard()
 

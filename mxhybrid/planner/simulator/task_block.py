@@ -1,10 +1,8 @@
 """Blocks of tasks: the pieces that a simulated step is put together from."""
 import ctypes
-from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 import numpy as np
-
-from ...base.errors import InputError
 
 #: A task as ``src/event_loop.cc`` reads it.  `inner` up to `inner_end` and `outer` up to `outer_end` are the ranges of
 #: its successors, in its own block and in other blocks, in the arrays of a :class:`.task_table.TaskTable`.  `second` is
@@ -16,10 +14,6 @@ TASK = np.dtype([('work', 'f8'), ('latency', 'f8'), ('arithmetic', 'f8'), ('orde
 #: Key and index in the block make one number, by which tasks that are ready at the same moment are ordered.
 INDEX_BITS = 23
 _MAX_TASKS = 1 << INDEX_BITS
-_MAX_KEYS = 1 << 40
-_MAX_OUTPUTS = 1 << 20
-
-Numbers = Union[float, Sequence[Any], np.ndarray]
 
 
 def array_address(array: Any) -> int:
@@ -65,124 +59,20 @@ class TaskBlock:
 
     - `key`: at least 0 and less than 2**40; a simulation has at most one block of each key.  Tasks that are ready at
       the same moment are dispatched in order of key, then of index.
-    - `resource` (array_like of int, shape (n,)): the resource of each task; -1 for a join, which needs none.
-    - `work` (float or array_like, shape (n,)): in units of the resource: bytes, or seconds of a core.
-    - `second` (int or array_like of int, shape (n,)): another resource that a task holds at the same time, or -1.
-    - `latency` (float or array_like, shape (n,)): seconds from the end of a task until its successors may start; its
-      resources are free during this time.
-    - `high_priority` (bool or array_like of bool, shape (n,)): whether a task overtakes tasks of normal priority that
-      wait for its resource.
-    - `arithmetic` (float or array_like, shape (n,)): the share of the work that is bound by arithmetic, from 0 to 1;
-      the rest is bound by memory.
-    - `edges` (array_like of int, shape (m, 2)): pairs of a task and its successor in the block, by index.
-    - `outputs` (mapping of int to int, or array_like of int, shape (p, 2)): by output, a small number that tasks of
-      other blocks wait for: the task of this block, by index.
-    - `dependencies` (array_like of int, shape (w, 3)): triples of a task by index, the key of another block, and the
-      output of that block that the task waits for.  A block that does not exist, or has no such output, is not waited
+    - `content`: tasks, successors in the block, and outputs; perhaps those of another block, too.
+    - `inputs`: the dependencies on other blocks.  A block that does not exist, or has no such output, is not waited
       for.
-
-    Raises InputError if numbers are out of range.
     """
 
     __slots__ = ('key', 'content', 'inputs')
 
-    #: Tasks, successors in the block, and outputs.
-    content: 'BlockContent'
-    #: The dependencies on other blocks.
-    inputs: List[BlockInput]
-
-    def __init__(self, key: int, resource: Sequence[int], work: Numbers, second: Any = -1, latency: Numbers = 0.0,
-                 high_priority: Any = False, edges: Any = (), outputs: Union[Mapping[int, int], Any] = (),
-                 dependencies: Any = (), arithmetic: Numbers = 0.0):
-        if not 0 <= key < _MAX_KEYS:
-            raise InputError('block %r: give a key of at least 0 and less than %d' % (key, _MAX_KEYS))
-        self.key = int(key)
-        resources = np.asarray(resource, np.int32)
-        if resources.ndim != 1 or len(resources) >= _MAX_TASKS:
-            raise self._error('give fewer than %d tasks, in one dimension' % _MAX_TASKS)
-        size = len(resources)
-        tasks = np.zeros(size, TASK)
-        tasks['resource'] = resources
-        try:
-            for name, values in (('work', work), ('second', second), ('latency', latency),
-                                 ('high_priority', high_priority), ('arithmetic', arithmetic)):
-                tasks[name] = values
-        except ValueError as error:
-            raise self._error('%s: give one number, or one for each of the %d tasks' % (name, size)) from error
-        tasks['order'] = np.arange(size)
-        self._check_tasks(tasks)
-        successors = self._set_edges(tasks, self._rows('edges', edges, 2, size))
-        output_rows = list(outputs.items()) if isinstance(outputs, Mapping) else outputs
-        self.content = BlockContent(tasks, successors, self._table(self._rows('outputs', output_rows, 2, size, 1)))
-        self.inputs = self._inputs(self._rows('dependencies', dependencies, 3, size))
-
-    @classmethod
-    def from_content(cls, key: int, content: 'BlockContent', inputs: List[BlockInput]) -> 'TaskBlock':
-        """Return a block whose content exists already, perhaps in another block; nothing is checked."""
-        block = cls.__new__(cls)
-        block.key, block.content, block.inputs = key, content, inputs
-        return block
+    def __init__(self, key: int, content: 'BlockContent', inputs: List[BlockInput]):
+        self.key, self.content, self.inputs = key, content, inputs
 
     @property
     def size(self) -> int:
         """The number of tasks."""
         return self.content.size
-
-    def _error(self, problem: str) -> InputError:
-        return InputError('block %d: %s' % (self.key, problem))
-
-    def _rows(self, name: str, values: Any, width: int, size: int, task_column: int = 0) -> np.ndarray:
-        """Return rows of numbers, after a check that tasks, or both columns of edges, are indices of tasks."""
-        rows = np.asarray(values, np.int64)
-        if not rows.size:
-            return rows.reshape(0, width)
-        if rows.ndim != 2 or rows.shape[1] != width:
-            raise self._error('%s has shape %s: give rows of %d numbers' % (name, rows.shape, width))
-        if rows.min() < 0:
-            raise self._error('%s: give numbers of at least 0, not %d' % (name, rows.min()))
-        tasks = rows if name == 'edges' else rows[:, task_column]
-        if tasks.max() >= size:
-            raise self._error('%s: the block has %d tasks, and none of index %d' % (name, size, tasks.max()))
-        return rows
-
-    def _check_tasks(self, tasks: np.ndarray) -> None:
-        resource, second = tasks['resource'], tasks['second']
-        for name in ('work', 'latency'):
-            # min and max are NaN where any number is.
-            if len(tasks) and not (tasks[name].min() >= 0 and tasks[name].max() < np.inf):
-                raise self._error('%s: give numbers of at least 0' % name)
-        if len(tasks) and not (tasks['arithmetic'].min() >= 0 and tasks['arithmetic'].max() <= 1):
-            raise self._error('arithmetic: give shares from 0 to 1')
-        if len(tasks) and (resource.min() < -1 or second.min() < -1):
-            raise self._error('resource, second: give numbers of resources, or -1')
-        if ((second >= 0) & ((resource < 0) | (resource == second))).any():
-            raise self._error('second: give it only together with another resource')
-        if (tasks['work'][resource < 0] > 0).any():
-            raise self._error('work: a task without a resource does no work: give 0')
-
-    def _set_edges(self, tasks: np.ndarray, edges: np.ndarray) -> np.ndarray:
-        """Set the ranges of inner successors; return the successors, those of the first task first."""
-        ends = np.bincount(edges[:, 0], minlength=len(tasks)).cumsum()
-        tasks['inner_end'] = ends
-        tasks['inner'][1:] = ends[:-1]
-        return edges[edges[:, 0].argsort(kind='stable'), 1].astype(np.int32)
-
-    def _table(self, outputs: np.ndarray) -> np.ndarray:
-        last = int(outputs[:, 0].max()) if len(outputs) else -1
-        if last >= _MAX_OUTPUTS:
-            raise self._error('outputs: give numbers less than %d, not %d' % (_MAX_OUTPUTS, last))
-        return output_table(outputs[:, 0], outputs[:, 1])
-
-    def _inputs(self, dependencies: np.ndarray) -> List[BlockInput]:
-        tasks, keys, outputs = dependencies.T
-        if (keys == self.key).any():
-            raise self._error('dependencies: the key is that of the block itself: give the dependencies among its '
-                              'tasks as edges')
-        return [BlockInput(key, Dependencies(tasks[keys == key], outputs[keys == key]))
-                for key in np.unique(keys).tolist()]
-
-    def __repr__(self) -> str:
-        return 'TaskBlock(%d, %d tasks)' % (self.key, self.size)
 
 
 class BlockContent:

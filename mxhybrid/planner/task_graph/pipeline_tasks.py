@@ -138,7 +138,7 @@ class PipelineTasks(GradientBuckets):
             inputs = self._inputs(self._waits.get(name, ()), first)
             if step:
                 inputs += self._inputs(self._former_waits.get(name, ()), first - len(self.keys))
-            blocks.append(TaskBlock.from_content(first + number, self._subgraphs[name].content, inputs))
+            blocks.append(TaskBlock(first + number, self._subgraphs[name].content, inputs))
         return blocks
 
     def _inputs(self, waits: Any, first: int) -> List[BlockInput]:

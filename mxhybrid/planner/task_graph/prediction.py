@@ -57,7 +57,7 @@ class _SimulatedSteps:
             return block
         tasks, work = self.step_tasks.tasks(block.key), block.content.tasks['work'].copy()
         work[[tasks.kind(index) == kind for index in range(block.size)]] *= factor
-        return TaskBlock.from_content(block.key, block.content.with_work(work), block.inputs)
+        return TaskBlock(block.key, block.content.with_work(work), block.inputs)
 
     def end(self, step: int) -> float:
         """Return the end of a step, in seconds."""

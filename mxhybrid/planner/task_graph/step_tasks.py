@@ -250,7 +250,7 @@ class StepTasks(GradientBuckets):
                 blocks[key] = None
             else:
                 assert spec.subgraph is not None
-                block = TaskBlock.from_content(key, spec.subgraph.content, self._block_inputs(spec.waits()))
+                block = TaskBlock(key, spec.subgraph.content, self._block_inputs(spec.waits()))
                 blocks[key] = self.blocks[key] = block
                 self._built[key] = BuiltBlock(spec.wait_key, spec.subgraph)
         return blocks

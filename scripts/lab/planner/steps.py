@@ -6,6 +6,8 @@ import numpy as np
 from mxhybrid.planner.simulator.resource_groups import TokenBucket
 from mxhybrid.planner.simulator.task_block import TaskBlock
 
+from .task_blocks import task_block
+
 #: The key of a block is one of these plus the number of an operator: the operator, the edge after it, or its weight.
 OPERATOR, EDGE, WEIGHT = 0, 100_000, 200_000
 FORWARD, BACKWARD = range(2)
@@ -58,7 +60,7 @@ class MadeUpStep:
         dependencies += [self._dependencies(ranks, EDGE + number - 1, FORWARD)] if number else []
         dependencies += [self._dependencies(ranks + self.ranks, OPERATOR + number + 1, BACKWARD),
                          self._dependencies(ranks + self.ranks, EDGE + number, BACKWARD)]
-        return TaskBlock(OPERATOR + number, np.tile(ranks, 2), seconds, edges=np.stack([ranks, ranks + self.ranks], 1),
+        return task_block(OPERATOR + number, np.tile(ranks, 2), seconds, edges=np.stack([ranks, ranks + self.ranks], 1),
                      outputs=np.stack([np.arange(2 * self.ranks)] * 2, 1), dependencies=np.concatenate(dependencies))
 
     def edge(self, number: int) -> TaskBlock:
@@ -78,7 +80,7 @@ class MadeUpStep:
         moves, pairs = 2 * self.ranks + np.arange(transfers), np.tile(pairs, (2, 1))
         inner = np.concatenate([np.stack([pairs[:, 0], moves], 1), np.stack([moves, self.ranks + pairs[:, 1]], 1)])
         done = self.ranks + ranks
-        return TaskBlock(EDGE + number, resource, work, -1, latency, resource >= self.ranks,
+        return task_block(EDGE + number, resource, work, -1, latency, resource >= self.ranks,
                      edges=np.concatenate([inner, inner + each]),
                      outputs=np.concatenate([np.stack([ranks, done], 1),
                                              np.stack([ranks + self.ranks, done + each], 1)]),
@@ -91,7 +93,7 @@ class MadeUpStep:
         ranks = np.arange(self.ranks)
         join = np.full(self.ranks, 2 * self.ranks)
         size = self._random.choice([1e4, 1e5, 1e6])
-        return TaskBlock(WEIGHT + number, np.concatenate([self.ranks + ranks, ranks, [-1]]),
+        return task_block(WEIGHT + number, np.concatenate([self.ranks + ranks, ranks, [-1]]),
                      np.repeat([size, 1e-4, 0.0], [self.ranks, self.ranks, 1]),
                      np.concatenate([2 * self.ranks + (ranks + 1) % self.ranks, np.full(self.ranks + 1, -1)]),
                      edges=np.concatenate([np.stack([ranks, join], 1), np.stack([join, ranks + self.ranks], 1)]),

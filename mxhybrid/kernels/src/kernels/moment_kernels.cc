@@ -92,17 +92,6 @@ __attribute__((always_inline)) inline void moments_of_channel(const NormShape& s
   moments[shape.channels + channel] = static_cast<float>(std::max(0.0, merged.squares) / merged.count);
 }
 
-__attribute__((always_inline)) inline void moments_gradient_of_channel(const NormShape& shape, size_t channel,
-                                                                       const float* data, const float* moments,
-                                                                       const float* gradients, float* gradient) {
-  const float mean = moments[channel], count = static_cast<float>(shape.each());
-  const float of_mean = gradients[channel] / count, of_variance = 2 * gradients[shape.channels + channel] / count;
-  for (size_t row = 0; row < shape.outer; ++row) {
-    const size_t begin = (row * shape.channels + channel) * shape.inner;
-    for (size_t i = begin; i < begin + shape.inner; ++i) gradient[i] = of_mean + (data[i] - mean) * of_variance;
-  }
-}
-
 /// The coefficients of one channel.
 struct Coefficients {
   float center, scale, shift;
@@ -335,10 +324,6 @@ const bool kFast = is_fast();
 LANE_FAST void fast_moments(const NormShape& shape, size_t channel, const float* data, float* moments) {
   moments_of_channel(shape, channel, data, moments);
 }
-LANE_FAST void fast_moments_gradient(const NormShape& shape, size_t channel, const float* data, const float* moments,
-                                     const float* gradients, float* gradient) {
-  moments_gradient_of_channel(shape, channel, data, moments, gradients, gradient);
-}
 template <bool kRectifies>
 LANE_FAST void fast_normalize(const NormShape& shape, size_t channel, const float* data, const Coefficients& of_channel,
                               float* output) {
@@ -431,17 +416,6 @@ void compute_moments(const NormShape& shape, const float* data, float* moments) 
     moments[channel] = static_cast<float>(mean[channel]);
     moments[shape.channels + channel] = static_cast<float>(squares[channel] / each);
   }
-}
-
-void moments_gradient(const NormShape& shape, const float* data, const float* moments, const float* gradients,
-                      float* gradient) {
-  for_channels(shape, [&](size_t channel) {
-    if (kFast) {
-      fast_moments_gradient(shape, channel, data, moments, gradients, gradient);
-    } else {
-      moments_gradient_of_channel(shape, channel, data, moments, gradients, gradient);
-    }
-  });
 }
 
 void normalize(const NormShape& shape, const float* data, const NormCoefficients& coefficients, float* output) {

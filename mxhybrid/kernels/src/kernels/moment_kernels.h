@@ -18,10 +18,6 @@ struct NormShape {
 /// Compute the mean and variance of each channel; `moments` gets all means, then all variances.
 void compute_moments(const NormShape& shape, const float* data, float* moments);
 
-/// Compute the gradient of the data from the gradients of the moments.
-void moments_gradient(const NormShape& shape, const float* data, const float* moments, const float* gradients,
-                      float* gradient);
-
 /// Numbers of each channel by which data is normalized: (data - center) * scale + shift, or 0 in place of negative
 /// values if it `rectifies`.
 struct NormCoefficients {

@@ -65,6 +65,26 @@ namespace {
 /// The pass whose transfer this thread begins.
 thread_local const void* beginning = nullptr;
 
+/// The mean and variance of a channel of several parts.
+struct JointMoments {
+  double mean = 0, variance = 0;
+};
+
+/// Return the joint moments of a channel.  `shares` are the shares of the parts in all elements; `moments` are those of
+/// the parts, of shape (parts, 2, channels).
+JointMoments joint_moments(const std::vector<double>& shares, size_t channels, size_t channel, const float* moments) {
+  JointMoments joint;
+  for (size_t part = 0; part < shares.size(); ++part) {
+    joint.mean += shares[part] * moments[2 * part * channels + channel];
+  }
+  for (size_t part = 0; part < shares.size(); ++part) {
+    const double deviation_of_part = moments[2 * part * channels + channel] - joint.mean;
+    joint.variance +=
+        shares[part] * (moments[(2 * part + 1) * channels + channel] + deviation_of_part * deviation_of_part);
+  }
+  return joint;
+}
+
 }  // namespace
 
 JointNormOperator::JointNormOperator(Settings settings, std::shared_ptr<ArrayTransfer> forward,

@@ -1,6 +1,5 @@
 #include "operators/norm_operators.h"
 
-#include <cmath>
 #include <string>
 #include <utility>
 
@@ -118,74 +117,6 @@ void ArrayOperator::call(int count, void** arrays, const int* tags, bool goes_ba
   }
   for (int i = 0; i < count; ++i) {
     if (arrays_.free(arrays[i]) != 0) fail("MXNDArrayFree failed");
-  }
-}
-
-MomentsOperator::MomentsOperator(const Shape& shape, size_t axis, ArrayFunctions arrays)
-    : ArrayOperator({shape}, {{1, 2, shape.at(axis)}}, {{0}, {0}}, arrays), norm_shape_(norm_shape_of(shape, axis)) {}
-
-void MomentsOperator::forward(const Arrays& inputs, const Arrays& outputs) const {
-  compute_moments(norm_shape_, inputs[0], outputs[0]);
-}
-
-void MomentsOperator::backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
-                               const Arrays& input_gradients) const {
-  moments_gradient(norm_shape_, inputs[0], outputs[0], output_gradients[0], input_gradients[0]);
-}
-
-JointOperator::JointOperator(std::vector<double> shares, size_t channels, double epsilon, ArrayFunctions arrays)
-    : ArrayOperator({{static_cast<unsigned>(shares.size()), 2, static_cast<unsigned>(channels)},
-                     {static_cast<unsigned>(channels)},
-                     {static_cast<unsigned>(channels)}},
-                    Shapes(4, {static_cast<unsigned>(channels)}), {{0, 1}, {2, 3}}, arrays),
-      shares_(std::move(shares)),
-      channels_(channels),
-      epsilon_(epsilon) {}
-
-JointMoments joint_moments(const std::vector<double>& shares, size_t channels, size_t channel, const float* moments) {
-  JointMoments joint;
-  for (size_t part = 0; part < shares.size(); ++part) {
-    joint.mean += shares[part] * moments[2 * part * channels + channel];
-  }
-  for (size_t part = 0; part < shares.size(); ++part) {
-    const double deviation_of_part = moments[2 * part * channels + channel] - joint.mean;
-    joint.variance +=
-        shares[part] * (moments[(2 * part + 1) * channels + channel] + deviation_of_part * deviation_of_part);
-  }
-  return joint;
-}
-
-void JointOperator::forward(const Arrays& inputs, const Arrays& outputs) const {
-  const float *moments = inputs[0], *gamma = inputs[1], *beta = inputs[2];
-  for (size_t channel = 0; channel < channels_; ++channel) {
-    const auto [mean, variance] = joint_moments(shares_, channels_, channel, moments);
-    const double scale = gamma[channel] / std::sqrt(variance + epsilon_);
-    outputs[0][channel] = static_cast<float>(scale);
-    outputs[1][channel] = static_cast<float>(beta[channel] - mean * scale);
-    outputs[2][channel] = static_cast<float>(mean);
-    outputs[3][channel] = static_cast<float>(variance);
-  }
-}
-
-void JointOperator::backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
-                             const Arrays& input_gradients) const {
-  const float *moments = inputs[0], *gamma = inputs[1], *means = outputs[2], *variances = outputs[3];
-  for (size_t channel = 0; channel < channels_; ++channel) {
-    const double mean = means[channel], standard_deviation = std::sqrt(variances[channel] + epsilon_);
-    const double shift_gradient = output_gradients[1][channel];
-    const double scale_gradient = output_gradients[0][channel] - mean * shift_gradient;
-    const double mean_gradient = -shift_gradient * gamma[channel] / standard_deviation;
-    const double variance_gradient =
-        -scale_gradient * gamma[channel] / (2 * standard_deviation * standard_deviation * standard_deviation);
-    for (size_t part = 0; part < shares_.size(); ++part) {
-      const size_t index = 2 * part * channels_ + channel;
-      const double deviation_of_part = moments[index] - mean;
-      input_gradients[0][index] =
-          static_cast<float>(shares_[part] * (mean_gradient + 2 * deviation_of_part * variance_gradient));
-      input_gradients[0][index + channels_] = static_cast<float>(shares_[part] * variance_gradient);
-    }
-    input_gradients[1][channel] = static_cast<float>(scale_gradient / standard_deviation);
-    input_gradients[2][channel] = static_cast<float>(shift_gradient);
   }
 }
 

@@ -1,5 +1,5 @@
-// Parts of a BatchNorm over several workers as operators of MXNet's graphs, which the engine calls without Python, see
-// transfer_operator.h. MXNet's own kernels do the rest.
+// Operators of MXNet's graphs on arrays, which the engine calls without Python, see transfer_operator.h, and the operator
+// that updates the running averages of a BatchNorm.
 #pragma once
 
 #include <memory>
@@ -56,48 +56,6 @@ class ArrayOperator {
 
 /// Return a shape as seen from one of its dimensions.
 NormShape norm_shape_of(const ArrayOperator::Shape& shape, size_t axis);
-
-/// Computes the mean and variance of each channel of its input; the output has the shape (1, 2, channels).
-class MomentsOperator : public ArrayOperator {
- public:
-  /// `axis` is the dimension of channels in `shape`.
-  MomentsOperator(const Shape& shape, size_t axis, ArrayFunctions arrays);
-
- protected:
-  void forward(const Arrays& inputs, const Arrays& outputs) const override;
-  void backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
-                const Arrays& input_gradients) const override;
-
- private:
-  const NormShape norm_shape_;
-};
-
-/// The mean and variance of a channel of several parts.
-struct JointMoments {
-  double mean = 0, variance = 0;
-};
-
-/// Return the joint moments of a channel.  `shares` are the shares of the parts in all elements; `moments` are those of
-/// the parts, of shape (parts, 2, channels).
-JointMoments joint_moments(const std::vector<double>& shares, size_t channels, size_t channel, const float* moments);
-
-/// Computes the scale, shift, joint mean and joint variance of each channel, of which the last two have no gradient.
-/// The inputs are the moments of several parts, of shape (parts, 2, channels), gamma and beta.
-class JointOperator : public ArrayOperator {
- public:
-  /// `shares` are the shares of the parts in all elements; `epsilon` is added to a variance.
-  JointOperator(std::vector<double> shares, size_t channels, double epsilon, ArrayFunctions arrays);
-
- protected:
-  void forward(const Arrays& inputs, const Arrays& outputs) const override;
-  void backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
-                const Arrays& input_gradients) const override;
-
- private:
-  const std::vector<double> shares_;
-  const size_t channels_;
-  const double epsilon_;
-};
 
 /// Computes the next values of running averages in its backward pass.  The inputs are arrays of statistics, and then for
 /// each average an array of any values and the average.  The output is a number without a meaning.  The gradient of the

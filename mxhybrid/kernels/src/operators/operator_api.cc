@@ -52,22 +52,7 @@ const void* lane_transfer_operator_info(void* transfer) { return static_cast<Tra
 /// Delete an operator that no graph calls any more.
 void lane_transfer_operator_close(void* transfer) { delete static_cast<TransferOperator*>(transfer); }
 
-/// Return an operator of a BatchNorm over several workers.  The functions are MXNDArrayGetData and MXNDArrayFree.
-void* lane_moments_operator_new(int dimensions, const uint64_t* shape, uint64_t axis, void* get_data, void* free) {
-  return guarded([&]() -> void* {
-    const auto input_shape = shape_of(dimensions, shape);
-    if (!input_shape) throw std::runtime_error("a moments operator needs the shape of its input");
-    return static_cast<ArrayOperator*>(new lane::MomentsOperator(*input_shape, axis, functions_of(get_data, free)));
-  }, nullptr);
-}
-void* lane_joint_operator_new(uint32_t parts, const double* shares, uint64_t channels, double epsilon, void* get_data,
-                              void* free) {
-  return guarded([&]() -> void* {
-    return static_cast<ArrayOperator*>(
-        new lane::JointOperator({shares, shares + parts}, channels, epsilon, functions_of(get_data, free)));
-  }, nullptr);
-}
-/// `sizes` are the numbers of elements of `arrays` arrays of statistics.  An average has `counts` elements, a factor of
+/// Return an operator of running averages.  The functions are MXNDArrayGetData and MXNDArrayFree.  `sizes` are the numbers of elements of `arrays` arrays of statistics.  An average has `counts` elements, a factor of
 /// its own, and `terms` statistics; each of these has the number of an array, an offset in it, and a factor.
 void* lane_average_operator_new(uint32_t arrays, const uint64_t* sizes, uint32_t averages, const uint64_t* counts,
                                 const double* factors, const uint64_t* terms, const uint64_t* numbers,

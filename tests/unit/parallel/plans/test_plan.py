@@ -145,7 +145,7 @@ def test_a_plan_of_another_network_says_what_differs(twice):
             ({**of_twice, 'dense7_fwd': splits[twice.graph.computing[0].number]}, 'it has a split of dense7_fwd'),
             ({key: split for key, split in of_twice.items() if key != 'dense1_fwd'}, 'it has no split of dense1_fwd'),
             (of_twice, 'the operators have the same names, but other shapes or settings')):
-        with pytest.raises(InputError, match=r'for another network, or other shapes of data \(%s.*make' % words):
+        with pytest.raises(InputError, match=r'for another network, or other shapes of data \(%s.*find' % words):
             Explicit(changed, '0123456789abcdef', 4).resolve(twice.graph, twice.dimensions, 4)
 
 

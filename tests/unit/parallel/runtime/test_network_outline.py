@@ -9,7 +9,7 @@ from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.plans.strategies import Explicit, data_parallel
 from mxhybrid.parallel.redistribution.outline import first_difference
 from mxhybrid.parallel.runtime.network_outline import outline_of
-from mxhybrid.planner.parallelize import with_own_labels
+from mxhybrid.planner.automatic_plan import with_own_labels
 
 
 def network(units=8, shape=(4, 6), **settings):

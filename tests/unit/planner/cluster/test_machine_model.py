@@ -2,6 +2,7 @@
 import dataclasses
 
 import pytest
+from lab.planner.task_blocks import task_block
 
 from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.planner.cluster.cluster_spec import Host
@@ -10,7 +11,6 @@ from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.profiling.core_benchmark import KernelTimes
 from mxhybrid.planner.simulator.resource_groups import ResourceGroup, TokenBucket
 from mxhybrid.planner.simulator.simulation import Simulation
-from mxhybrid.planner.simulator.task_block import TaskBlock
 from tests.helpers.planned_networks import BATCH, SLOWED, Times, cluster, network
 from tests.oracles.transfer_tasks import RedistributionBuilder
 
@@ -101,6 +101,6 @@ def test_costs_assume_busy_cores_operator_times_one():
     tasks.spend('step', 1, 1.0)
     seconds = {}
     for ranks in ((0,), (1,), (0, 1)):
-        block = TaskBlock(0, [tasks.resource[rank] for rank in ranks], [tasks.work[rank] for rank in ranks])
+        block = task_block(0, [tasks.resource[rank] for rank in ranks], [tasks.work[rank] for rank in ranks])
         seconds[ranks] = Simulation(machine.resources, groups=machine.groups).run([block])
     assert seconds == {(0,): pytest.approx(1.0), (1,): pytest.approx(0.8), (0, 1): pytest.approx(1.0)}

@@ -9,7 +9,7 @@ from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.pipeline_plan import pipeline
 from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.plans.stages import balanced
-from mxhybrid.planner.parallelize import with_own_labels
+from mxhybrid.planner.automatic_plan import with_own_labels
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.search.pipeline_starts import can_be_pipelined, pipeline_starts
 from mxhybrid.planner.search.search_space import repeated_groups

@@ -94,7 +94,7 @@ def test_an_all_to_all_takes_time_by_its_bytes(hosts, ranks, delay_s):
     python, compiled = ([content.tasks[name].tolist() for name in names] + [content.successors.tolist()]
                         for content in contents)
     assert python == compiled
-    seconds = Simulation(machine.resources).run([TaskBlock.from_content(0, contents[0], [])])
+    seconds = Simulation(machine.resources).run([TaskBlock(0, contents[0], [])])
     link_s = ranks * (every - ranks) * columns * 4 / rate
     # The data of a late rank comes after that of the others; where its host has one task for all, all data is late.
     assert link_s <= seconds - machine.cluster.link_latency_s <= link_s + delay_s + 1e-9
@@ -165,7 +165,7 @@ def test_a_two_step_sum_takes_time_by_its_bytes(hosts, ranks, back):
         assert subgraph.first.ranks.tolist() == subgraph.last.ranks.tolist() == 2 * list(range(every))
     assert contents[0] == contents[1]
     one = builder.redistributions([(0, unit)], 4, back)
-    seconds = Simulation(machine.resources).run([TaskBlock.from_content(0, one.content, [])])
+    seconds = Simulation(machine.resources).run([TaskBlock(0, one.content, [])])
     sent = 2 * ranks * (every - ranks) * 10 * 1000 * 4
     # A rank copies its own piece in both steps.
     kept_s = 2 * 10 * 1000 * 4 / machine.cluster.memory.rate

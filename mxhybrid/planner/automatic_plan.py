@@ -1,4 +1,4 @@
-"""``mxhybrid.parallelize``: splits a network by a given plan, or by one that worker 0 searches for."""
+"""The search of ``mxhybrid.parallelize`` with ``plan='auto'``: worker 0 searches for a plan, and all workers try it."""
 import os
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -20,121 +20,59 @@ from ..parallel.plans.recompute import recompute_patterns, recomputed_segments
 from ..parallel.plans.strategies import data_parallel
 from ..parallel.redistribution.recovery import recover
 from ..parallel.redistribution.worker_group import WorkerGroup, worker_group_of
-from ..parallel.runtime.builder import split_network
+from ..parallel.runtime.builder import SplitRequest, split_network
 from ..parallel.runtime.input_shards import InputShards
 from ..parallel.runtime.network_outline import outline_of
-from ..parallel.runtime.parallel_block import ParallelBlock
 from ..parallel.sharding.box import shape_of
 from .cluster.cluster_spec import Cluster, load
-from .planner import SEARCH_SECONDS, Planner, preserve_rng_state
+from .planner import Planner, preserve_rng_state
 from .profiling.operator_profiler import OperatorProfiler
 
 logger = get_logger(__name__)
-
-#: The value of `plan` that makes :func:`parallelize` search for a plan.
-AUTOMATIC = 'auto'
 
 #: Number of timed steps by each plan before one is chosen, and of warm-up steps before them.
 _STEPS, _WARM = 5, 2
 
 
-def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', input_grad: bool = False,
-                batch_norm: str = 'joint', cluster: Any = None, search_seconds: float = SEARCH_SECONDS,
-                init: Any = None, recompute: Any = None) -> ParallelBlock:
-    """Split a network over all workers of the job.
+def find(request: SplitRequest, cluster: Any, search_seconds: Any) -> Plan:
+    """Return the plan by which :func:`mxhybrid.parallelize` splits a network with ``plan='auto'`` (collective).
 
-    Parameters
-    ----------
-    net : gluon.HybridBlock
-        Initialised, with worker 0's values, unless `init` is given.  It is not changed, except that weights that are
-        split leave it.
-    plan : plan, dict or str
-        A plan of :mod:`mxhybrid.parallel`, a dict as for :func:`mxhybrid.parallel.by_name`, the name of a JSON file, or
-        ``'auto'``: then worker 0 searches for a plan, and the workers try it with copies of the network and data of
-        zeros.  It is used if its steps are faster than steps with data parallelism, and than steps without a plan.
-    data : tuple of int, or list of them
-        Shape of the joint batch of all workers, of each input.
-    batch_axis : int or list of int, optional
-        The dimension of each input that has the samples; None for an input without samples, which all workers pass
-        whole.
-    dtype : dtype or list of them, optional
-        The types of the inputs.
-    input_grad : bool, optional
-        True if the inputs get gradients, for example because other layers compute the inputs.
-    batch_norm : str, optional
-        ``'joint'``: statistics are those of the joint batch, as in one process.  ``'local'``: each worker's statistics
-        and running averages are those of its own samples, as in data parallelism without a plan; only samples and
-        channels may be split then.
-    cluster : str or Cluster, optional
-        For ``plan='auto'``: the file that ``mxhybrid calibrate`` has written, on worker 0's host.
-    search_seconds : float, optional
-        For ``plan='auto'``: the time of the search, once operators have been timed.
-    init : Initializer or str, optional
-        Gives values to parameters that have none, as ``net.initialize(init)`` does.  Worker 0 draws the same values as
-        one process, one parameter after the other, and sends each worker its shards; no worker has the whole network.
-    recompute : str or list of str, optional
-        The names of blocks, or patterns of names (shell wildcards): the backward pass computes the activations of
-        these blocks again, instead of keeping them.  The argument takes precedence over the plan.
-
-    Returns
-    -------
-    ParallelBlock
-        A Block that replaces the network.
-
-    Raises
-    ------
-    InputError
-        The network is not a HybridBlock or was not initialised, it does not accept the shapes, the plan does not fit
-        it, the cluster file has other hosts, no plan fits into their memory, or another worker has another plan.  All
-        workers raise it.
+    All workers raise InputError if the arguments do not fit.
     """
-    if isinstance(plan, str) and plan == AUTOMATIC:
-        job = member()
-        workers = worker_group_of(job)
-        recover(workers)
-        try:
-            network = _checked(net, data, batch_axis, dtype, batch_norm, cluster, search_seconds, init)
-            check_recompute(network, recompute)
-        except InputError as error:
-            workers.agree('parallelize', None, str(error))
-            raise
-        workers.agree('parallelize', outline_of("parallelize(plan='auto')", network, net.collect_params()))
-        with preserve_rng_state():
-            plan = _Automatic(net, network, workers, job.topology.memory_domains, not input_grad).choose(
-                data, batch_axis, dtype, cluster, search_seconds)
-    elif cluster is not None:
-        raise InputError("parallelize: cluster is used only with plan='auto', not with plan=%r: leave it out, or give "
-                         "plan='auto'" % (plan,))
-    return split_network(net, plan, data, batch_axis, dtype, input_grad, batch_norm, init=init, recompute=recompute)
+    job = member()
+    workers = worker_group_of(job)
+    recover(workers)
+    try:
+        network = _checked(request, cluster, search_seconds)
+    except InputError as error:
+        workers.agree('parallelize', None, str(error))
+        raise
+    workers.agree('parallelize', outline_of("parallelize(plan='auto')", network, request.net.collect_params()))
+    with preserve_rng_state():
+        return _Automatic(request, network, workers, job.topology.memory_domains).choose(cluster, search_seconds)
 
 
-def _checked(net: Any, data: Any, batch_axis: Any, dtype: Any, batch_norm: str, cluster: Any, search_seconds: Any,
-             init: Any) -> TracedNetwork:
-    if batch_norm != 'joint':
+def _checked(request: SplitRequest, cluster: Any, search_seconds: Any) -> TracedNetwork:
+    if request.batch_norm != 'joint':
         raise InputError("parallelize: batch_norm=%r does not work with plan='auto', which may split more than "
-                         'samples: leave it out, or give a plan' % (batch_norm,))
+                         'samples: leave it out, or give a plan' % (request.batch_norm,))
     if not isinstance(search_seconds, (int, float)) or not search_seconds > 0:
         raise InputError('parallelize: search_seconds=%r: give more than 0' % (search_seconds,))
     if not isinstance(cluster, (str, os.PathLike, Cluster, type(None))):
         raise InputError('parallelize: cluster=%r: give the name of a file, or a Cluster' % (cluster,))
-    return traced(net, data, batch_axis, dtype, init)
-
-
-def check_recompute(network: TracedNetwork, recompute: Any) -> None:
-    """Raise InputError for patterns of blocks that cannot be computed again, before a search begins."""
-    patterns = recompute_patterns(recompute)
-    recomputed_segments(network.graph, network.blocks, patterns, {}, set(), True)
+    network = traced(request.net, request.data, request.batch_axis, request.dtype, request.init)
+    # Patterns of blocks that cannot be computed again are refused before a search begins.
+    recomputed_segments(network.graph, network.blocks, recompute_patterns(request.recompute), {}, set(), True)
+    return network
 
 
 class _Automatic:
     """A search, and a trial of the plan that it finds (collective)."""
 
-    def __init__(self, net: Any, network: TracedNetwork, workers: WorkerGroup, places: Any, pipelines: bool):
-        self._net, self._network, self._workers, self._places = net, network, workers, places
-        #: Whether the plan may be a pipeline.
-        self._pipelines = pipelines
+    def __init__(self, request: SplitRequest, network: TracedNetwork, workers: WorkerGroup, places: Any):
+        self._request, self._network, self._workers, self._places = request, network, workers, places
 
-    def choose(self, data: Any, batch_axis: Any, dtype: Any, cluster: Any, seconds: float) -> Plan:
+    def choose(self, cluster: Any, seconds: float) -> Plan:
         """Return the plan that was found if it is faster than data parallelism and than the network without a plan;
         otherwise data parallelism.
         """
@@ -144,7 +82,7 @@ class _Automatic:
         if self._workers.rank == 0:
             try:
                 with self._workers.busy():
-                    result = self._search(data, batch_axis, dtype, cluster, seconds)
+                    result = self._search(cluster, seconds)
             except InputError as error:
                 problem = str(error)
         problem, result = self._workers.allgather([problem, result], 'auto')[0]
@@ -155,7 +93,7 @@ class _Automatic:
             self._log('no plan is predicted to be faster than data parallelism, which is taken', searched_s, 0.0)
             return data_parallel()
         plan = from_json(with_own_labels(result['plan'], result['labels'], self._network.graph))
-        times = {name: self._try(candidate, data, batch_axis, dtype)
+        times = {name: self._try(candidate)
                  for name, candidate in (('found', plan), ('data parallel', data_parallel()))}
         times['plain'] = self._step_seconds(*self._plain())
         is_faster = min(times, key=lambda name: times[name]) == 'found'
@@ -172,7 +110,7 @@ class _Automatic:
             logger.info("plan='auto': %s; the search took %s, the trial %s", text, seconds_text(searched_s),
                         seconds_text(tried_s))
 
-    def _search(self, data: Any, batch_axis: Any, dtype: Any, cluster: Any, seconds: float) -> Dict[str, Any]:
+    def _search(self, cluster: Any, seconds: float) -> Dict[str, Any]:
         if cluster is None:
             raise InputError("parallelize: plan='auto' needs a cluster: give the file that mxhybrid calibrate has "
                              "written, cluster='cluster.json'")
@@ -184,15 +122,20 @@ class _Automatic:
                              % ([host.ranks for host in loaded.hosts], workers))
         if loaded.warning:
             logger.warning('%s', loaded.warning)
-        search_result = Planner(self._net, data, loaded, OperatorProfiler(), batch_axis, dtype,
-                                shard_updates=resolve().shard_updates, pipelines=self._pipelines).search(seconds)
+        request = self._request
+        # A pipeline gives inputs no gradients.
+        search_result = Planner(request.net, request.data, loaded, OperatorProfiler(), request.batch_axis,
+                                request.dtype, shard_updates=resolve().shard_updates,
+                                pipelines=not request.input_grad).search(seconds)
         return {'name': search_result.name, 'plan': search_result.plan.as_json(),
                 'seconds': search_result.prediction.seconds,
                 'labels': _labels(self._network.graph)}
 
-    def _try(self, plan: Plan, data: Any, batch_axis: Any, dtype: Any) -> float:
+    def _try(self, plan: Plan) -> float:
         """Return the seconds of a step by a plan, on the slowest worker, with a copy of the network."""
-        net = split_network(_Copy(self._network, self._net), plan, data, batch_axis, dtype, False, 'joint')
+        request = self._request
+        net = split_network(SplitRequest(_Copy(self._network, request.net), request.data, request.batch_axis,
+                                         request.dtype), plan)
         seconds = self._step_seconds(net, net.local_inputs)
         net.release()
         return seconds
@@ -201,7 +144,7 @@ class _Automatic:
         """Return a copy of the network without a plan, each worker with its own statistics, and the shapes and types of
         a worker's inputs.
         """
-        net, graph = _Copy(self._network, self._net), self._network.graph
+        net, graph = _Copy(self._network, self._request.net), self._network.graph
         net.hybridize(static_alloc=True, static_shape=True)
         input_shards = InputShards(graph, self._network.axes, self._network.dimensions, self._workers.size,
                                    self._workers.rank, set())
