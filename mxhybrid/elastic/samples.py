@@ -117,7 +117,7 @@ class Samples:
             Numbers of steps: where the training goes on, and ``steps(epochs)``.
         rank, workers : int, optional
             The worker's rank, and the number of workers; those of the job by default, which this process joins then.
-            Give 0 and 1 for a network that `mxhybrid.parallelize` has split: each worker passes it the joint batch.
+            Give 0 and 1 for a network that `mxhybrid.parallelize` has split, and take ``net.samples`` of each batch.
 
         Raises
         ------
