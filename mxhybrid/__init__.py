@@ -44,6 +44,7 @@ if not _is_tool and _is_worker():
     from .base.settings import in_words as _in_words
     from .kvstore import hooks as _hooks
     from .kvstore.hybrid import Hybrid
+    from .kvstore.joining import join
     from .kvstore.prefetching import prefetch, prefetching
 
     _hooks.install()
@@ -89,5 +90,5 @@ if not _is_tool and _is_worker():
     create.__doc__ = (create.__doc__ or '') + _in_words()
 
     __all__ = ['CheckpointError', 'Hybrid', 'HybridError', 'InputError', 'JobError', 'SettingError', 'checkpoint',
-               'create', 'elastic', 'nn', 'parallel', 'parallelize', 'planner', 'prefetch', 'prefetching',
+               'create', 'elastic', 'join', 'nn', 'parallel', 'parallelize', 'planner', 'prefetch', 'prefetching',
                'row_wise']

@@ -88,7 +88,7 @@ class TableSave:
         # The number of files of each of the bases, after `add` also that of this checkpoint.
         self._files: Tuple[int, ...] = ()
 
-    def write(self, workers: Any, open_writer: Callable[[], files.Writer], delta: bool, wait: bool) -> None:
+    def write(self, workers: Any, open_writer: Callable[[], files.Writer], delta: bool, wait: bool = True) -> None:
         """Let the owners of the rows write them (collective).
 
         Unless `wait`, owners that can do so write a copy of their rows later; :meth:`finish` waits for them.

@@ -158,7 +158,9 @@ SCRIPT = textwrap.dedent('''
     def save_slowly(store, *arguments):
         import time
         if sys.argv[2] == 'killed':
-            open(os.path.join(sys.argv[1], 'pid'), 'w').write(str(os.getpid()))
+            with open(os.path.join(sys.argv[1], 'part'), 'w') as file:
+                file.write(str(os.getpid()))
+            os.rename(file.name, os.path.join(sys.argv[1], 'pid'))
             time.sleep(60)
         time.sleep(0.3)
         return save(store, *arguments)
