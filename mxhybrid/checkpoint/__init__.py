@@ -6,11 +6,11 @@ import importlib as _importlib
 
 # Imported at their first use: only the functions for a training need MXNet.
 _LATER = {'Checkpoint': ('save_load', 'Checkpoint'), 'allgather': ('save_load', 'allgather'),
-          'load': ('save_load', 'load'), 'save': ('save_load', 'save'),
+          'load': ('save_load', 'load'), 'save': ('save_load', 'save'), 'wait': ('background', 'wait'),
           'open': ('read_only', 'open_checkpoint'), 'compact': ('compaction', 'compact'),
           'import_rows': ('importing', 'import_rows')}
 
-__all__ = ['Checkpoint', 'allgather', 'compact', 'import_rows', 'load', 'open', 'save']
+__all__ = ['Checkpoint', 'allgather', 'compact', 'import_rows', 'load', 'open', 'save', 'wait']
 
 
 def __getattr__(name):

@@ -42,6 +42,8 @@ def built(tmp_path_factory):
             shutil.copytree(str(source), str(folder / name), ignore=shutil.ignore_patterns('*.so', '__pycache__'))
         else:
             shutil.copy(str(source), str(folder))
+    (folder / 'scripts').mkdir()
+    shutil.copy(str(REPOSITORY / 'scripts' / 'object_files.py'), str(folder / 'scripts'))
     env = dict(os.environ, MXHYBRID_REQUIRE_COMPILED='1',
                MXHYBRID_OBJECT_CACHE=str(CACHE.with_name('extension-objects')))
     subprocess.run([sys.executable, '-m', 'build', '--no-isolation', str(folder)], env=env, check=True, timeout=240,
