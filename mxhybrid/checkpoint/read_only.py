@@ -59,21 +59,21 @@ class ReadOnlyTable:
             Keys are not integers, or are no rows of the table.
         """
         keys = _integers(self.name, keys, self.description.rows)
-        ordered, order, found, has_row = self._find(keys)
+        ordered, order, found_rows, has_row = self._find(keys)
         if not has_row.all():
             first = np.empty((len(keys.reshape(-1)) - int(has_row.sum()), self.width), self.dtype)
             fill_first_values(self.description.first_values, self._as_read(ordered[~has_row]), first)
-            found[~has_row] = first
-        result = np.empty_like(found)
-        result[order] = found
+            found_rows[~has_row] = first
+        result = np.empty_like(found_rows)
+        result[order] = found_rows
         return result.reshape(keys.shape + (self.width,))
 
     def _find(self, keys: np.ndarray) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return the sorted keys, the place of each in `keys`, their rows, and a mask of those that have a row."""
         flat = keys.reshape(-1)
         order = np.argsort(flat)
-        ordered, found = flat[order], np.empty((len(flat), self.width), self.dtype)
-        return ordered, order, found, layers.find_rows(self.layers, ordered, 'rows', found)
+        ordered, found_rows = flat[order], np.empty((len(flat), self.width), self.dtype)
+        return ordered, order, found_rows, layers.find_rows(self.layers, ordered, 'rows', found_rows)
 
     def _as_read(self, keys: np.ndarray) -> np.ndarray:
         """Return the keys whose first values keys without a row have: in a table that admits keys, the default key."""
