@@ -122,7 +122,8 @@ setup(
     # for the one that is installed (see scripts/install).
     install_requires=['numpy<1.24', 'tqdm', 'safetensors', 'xxhash'],
     extras_require={'test': ['build', 'pytest', 'pytest-timeout', 'pytest-xdist', 'hypothesis', 'psutil', 'matplotlib',
-                             'ruff', 'mypy', 'import-linter'],
+                             'ruff', 'mypy', 'import-linter', 'pyarrow', 'redis'],
+                    'parquet': ['pyarrow'],  # for mxhybrid checkpoint export --to parquet
                     'plot': ['matplotlib']},  # for pictures: scripts/bench --plot, mxhybrid report, mxhybrid partitions
     classifiers=[
         'License :: OSI Approved :: Apache Software License',

@@ -22,7 +22,7 @@ __version__ = '0.1.0'
 _is_tool = _is_command() or _is_scheduler()
 # In a server of launch.py MXNet is being imported when this package is.
 if not _is_tool and 'mxnet' not in _sys.modules and _find_spec('mxnet') is None:
-    # A host that evaluates or serves: mxhybrid.checkpoint.open needs no MXNet.
+    # A host that evaluates or serves: reading a checkpoint needs no MXNet.
     from .base.errors import CheckpointError, HybridError, InputError, JobError, SettingError
 
     def __getattr__(name):
@@ -31,7 +31,7 @@ if not _is_tool and 'mxnet' not in _sys.modules and _find_spec('mxnet') is None:
             from importlib import import_module
             return import_module('.checkpoint', __name__)
         raise AttributeError('mxhybrid.%s needs MXNet, which is not installed here: without it there is '
-                             'mxhybrid.checkpoint.open' % name)
+                             'mxhybrid.checkpoint with open, open_tables, changes and export' % name)
 
     _is_tool = True
 if not _is_tool:

@@ -23,6 +23,7 @@ import json
 import os
 import re
 import shutil
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Type
@@ -198,7 +199,8 @@ class Writer:
     def _write_manifest(self, step: int, content: Dict[str, Any]) -> str:
         """Write the manifest; return its digest."""
         self._flush()
-        content = dict(content, format=FORMAT, step=step, arrays=self._arrays, shards=self._shards)
+        content = dict({'saved_at': time.time(), **content}, format=FORMAT, step=step, arrays=self._arrays,
+                       shards=self._shards)
         if self._tables:
             content.update(dynamic_tables=self._tables)
         content = manifest.plain(content, 'the content of a checkpoint')

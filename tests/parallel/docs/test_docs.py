@@ -16,6 +16,7 @@ from mxhybrid.commands import main as mxhybrid_main
 
 from ...helpers.pages import BLOCKS, as_typed, commands, parse, pinned, run, written_cluster
 from ...multihost import test_horovodrun_ssh
+from ...unit.checkpoint import test_exporting
 from ..commands import test_bench, test_commands, test_package
 from ..launchers import test_restarts
 from ..planner import test_planner
@@ -226,7 +227,8 @@ def check_tools(env, words, folder):
         assert (options.file, options.picture) == ('partitions.json', 'partitions.png')  # test_partition_cache runs it
         return
     if options.command == 'checkpoint':
-        assert (options.action, options.directory) == ('compact', 'checkpoints')  # tests/unit/checkpoint runs it
+        assert (options.action, options.directory) in (('compact', 'checkpoints'), ('export', 'checkpoints'))
+        assert test_exporting.test_memory_of_the_command_is_bounded  # tests/unit/checkpoint runs both
         return
     shutil.copy(str(REPOSITORY / 'tests/unit/commands/recorded/steps.jsonl'), str(folder / 'steps.jsonl'))
     output = run(env, [sys.executable, '-m'] + words, folder)
