@@ -50,15 +50,15 @@ if not _is_tool and _is_worker():
 
     # Imported at their first use: a script that splits no layers, saves no checkpoint and has
     # no dynamic tables does not need them.
-    _LATER = {'checkpoint': '.checkpoint', 'nn': '.nn', 'parallel': '.parallel', 'planner': '.planner',
-              'parallelize': '.planner.parallelize'}
+    _LATER = {'checkpoint': '.checkpoint', 'elastic': '.elastic', 'nn': '.nn', 'parallel': '.parallel',
+              'planner': '.planner', 'parallelize': '.planner.parallelize'}
 
     def __getattr__(name):
         """Import the module of a name of the package at its first use."""
         if name not in _LATER:
             raise AttributeError('module %r has no attribute %r' % (__name__, name))
         module = _importlib.import_module(_LATER[name], __name__)
-        value = module if name in ('checkpoint', 'nn', 'parallel', 'planner') else getattr(module, name)
+        value = module if name in ('checkpoint', 'elastic', 'nn', 'parallel', 'planner') else getattr(module, name)
         globals()[name] = value
         return value
 
@@ -89,5 +89,5 @@ if not _is_tool and _is_worker():
     create.__doc__ = (create.__doc__ or '') + _in_words()
 
     __all__ = ['CheckpointError', 'Hybrid', 'HybridError', 'InputError', 'JobError', 'SettingError', 'checkpoint',
-               'create', 'nn', 'parallel', 'parallelize', 'planner', 'prefetch', 'prefetching',
+               'create', 'elastic', 'nn', 'parallel', 'parallelize', 'planner', 'prefetch', 'prefetching',
                'row_wise']

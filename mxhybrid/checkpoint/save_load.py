@@ -28,6 +28,7 @@ from ..base.files import sync_directory
 from ..base.log import get_logger
 from ..kvstore.on_demand_copy import uncounted_reads
 from ..kvstore.trainer_step import hooks_of
+from ..messaging.keeper_channel import tell_keeper
 from ..native.trainers import has_values
 from . import collect, files, folder, manifest, restore
 from .dynamic_tables import TableSave, misfit_of_tables, put_tables, split_off_tables, stored_tables, take_first_values
@@ -136,6 +137,7 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
         path = on_worker_0(workers, 'save', write, gathering.finish)
     if workers.rank == 0:
         logger.info('checkpoint of step %d: %s', step, path)
+        tell_keeper(['checkpoint', step])
     return path
 
 
