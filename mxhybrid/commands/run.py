@@ -17,12 +17,16 @@ The exit status is 0 if the job succeeded, else that of its last failure.
 import argparse
 import logging
 import sys
-from typing import List
+import tempfile
+from typing import IO, Callable, List, Optional
 
 from ..base.errors import SettingError
 from ..elastic.hosts import Host, parse_hosts
 from ..elastic.launcher import ElasticLauncher, Options
 from .checks.processes import interpreter
+
+#: A function that returns the command line of a generation on some hosts.
+Command = Callable[[List[Host]], List[str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--network-interface', default='', metavar='NAME', help='see horovodrun')
     parser.add_argument('-p', '--ssh-port', type=int, metavar='PORT', help='port of ssh on all hosts')
     parser.add_argument('-i', '--ssh-identity-file', metavar='FILE', help='private key for ssh')
+    parser.add_argument('--launch-py', default='', help=argparse.SUPPRESS)  # by scripts/launch.py, for itself
     parser.add_argument('job', nargs=argparse.REMAINDER, metavar='command', help='the command of a worker')
 
 
@@ -84,6 +89,31 @@ def elastic_options(options: argparse.Namespace) -> Options:
                    options.elastic_timeout, (low, high), options.network_interface, tuple(ssh))
 
 
+def _horovodrun(settings: Options, job: List[str]) -> Command:
+    def command(hosts: List[Host]) -> List[str]:
+        words = interpreter() + ['-m', 'horovod.runner.launch', '-np', str(sum(host.slots for host in hosts)), '-H',
+                                 ','.join('%s:%d' % host for host in hosts), '--gloo']
+        if settings.interface:
+            words += ['--network-interface', settings.interface]
+        return words + list(settings.ssh) + job
+    return command
+
+
+def _launch_py(script: str, hostfile: Optional[IO[str]], words: List[str]) -> Command:
+    """Return the function for launch.py, with the other words of its command line."""
+    def command(hosts: List[Host]) -> List[str]:
+        if hostfile is None:
+            return interpreter() + [script, '-n', str(hosts[0].slots)] + words
+        # launch.py goes through the lines in turn, first for workers, then for servers.
+        lines = [host.name for slot in range(max(host.slots for host in hosts)) for host in hosts if slot < host.slots]
+        hostfile.seek(0)
+        hostfile.truncate()
+        hostfile.write('\n'.join(lines) + '\n')
+        hostfile.flush()
+        return interpreter() + [script, '-n', str(len(lines)), '-H', hostfile.name] + words
+    return command
+
+
 def run(options: argparse.Namespace) -> int:
     """Run the job; returns the exit status."""
     logging.basicConfig(format='mxhybrid run: %(message)s')
@@ -97,14 +127,11 @@ def run(options: argparse.Namespace) -> int:
         sys.stderr.write('mxhybrid run: %s\n' % error)
         return 2
 
-    def command(hosts: List[Host]) -> List[str]:
-        words = interpreter() + ['-m', 'horovod.runner.launch', '-np', str(sum(host.slots for host in hosts)), '-H',
-                                 ','.join('%s:%d' % host for host in hosts), '--gloo']
-        if settings.interface:
-            words += ['--network-interface', settings.interface]
-        return words + list(settings.ssh) + job
-
-    return ElasticLauncher(settings, command).run()
+    with tempfile.NamedTemporaryFile('w', prefix='mxhybrid-hosts-') as file:
+        command = _horovodrun(settings, job)
+        if options.launch_py:
+            command = _launch_py(options.launch_py, file if options.hosts or settings.discovery_script else None, job)
+        return ElasticLauncher(settings, command).run()
 
 
 if __name__ == '__main__':

@@ -3,7 +3,7 @@
 Workers leave together, after the same call of :meth:`mxhybrid.elastic.State.commit`, though none waits for the others
 in a step: the launcher sends a *pin*.  Each worker answers at once, also in the middle of a step, with the number of
 the call that it will make next, and does not return from this call until it knows the *target*, the largest of these
-numbers.  Workers whose call has a lower number go on, so no worker waits for another one that waits.
+numbers.  Workers with a lower number continue, so no two workers wait for each other.
 """
 import os
 import signal

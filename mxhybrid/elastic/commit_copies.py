@@ -84,7 +84,7 @@ def receive_commits(sock: socket.socket, path: str, secret: str, number: int, ge
             _write_line(sock, {'names': folder.names(path)})
             header, problem = _read_line(stream), ''
             try:
-                if header['generation'] != generation:
+                if header['generation'] < generation:
                     raise CopyError('generation %s has ended: generation %d runs' % (header['generation'], generation))
                 _receive(stream, path, header)
             except (OSError, CopyError) as error:

@@ -138,7 +138,7 @@ class Keeper:
                 return
             self._workers[connection] = generation
             connection.tell(['folder', self._path])
-            if self._is_pinned and message[3] == 'state':
+            if self._is_pinned and message[2] == 'state':
                 connection.tell(['pin', None])
         elif self._workers[connection] == self._generation >= 0:
             if message[0] == 'commit':

@@ -112,16 +112,21 @@ class Keepers:
         for name in set(self._keepers) - set(hosts):
             self._keepers.pop(name).end()
         for name in hosts:
-            if name not in self._keepers or self._keepers[name].has_ended:
-                self._keepers[name] = KeeperProcess(name, self._command(name), {
-                    'socket': socket_name(self._job, name), 'secret': self._secret, 'host': name,
-                    'interface': self._interface}, self._told)
+            self.is_started(name)
         for name in hosts:
             self._keepers[name].ready.wait(START_S)
         absent = [name for name in hosts if self._keepers[name].has_ended or self._keepers[name].address is None]
         for name in absent:
             self._keepers.pop(name).end()
         return absent
+
+    def is_started(self, name: str) -> bool:
+        """Return whether a keeper runs on a host; otherwise start one, which tells when it is ready."""
+        if name not in self._keepers or self._keepers[name].has_ended:
+            self._keepers[name] = KeeperProcess(name, self._command(name), {
+                'socket': socket_name(self._job, name), 'secret': self._secret, 'host': name,
+                'interface': self._interface}, self._told)
+        return self._keepers[name].address is not None
 
     def begin(self, generation: int, hosts: List[str]) -> None:
         """Tell the keepers of `hosts` the number of the generation, and to which keeper each copies its commits."""

@@ -273,6 +273,8 @@ class ElasticLauncher:
     def _lose(self, keeper: KeeperProcess) -> None:
         if any(host.name == keeper.host for host in self._used):
             self._lost[keeper.host] = time.monotonic()
+        else:
+            self._leave_out(keeper.host, 'its keeper does not start, or has ended')
 
     def _replace_keepers(self) -> None:
         """Start keepers again that have ended while the job goes on; leave out hosts on which none starts."""
@@ -294,6 +296,8 @@ class ElasticLauncher:
 
     def _hear(self, keeper: KeeperProcess, message: Dict[str, Any]) -> None:
         kind, value = message['kind'], message.get('value')
+        if kind == 'ready' and self._process is not None:
+            self._look_for_hosts()
         if message['generation'] != self._generation:
             return
         if kind == 'commit':
@@ -329,7 +333,10 @@ class ElasticLauncher:
         """Ask the workers to leave if other hosts than those of the generation are to be used."""
         chosen = chosen_slots(self._known(), self._options.min_np, self._options.max_np)
         if chosen and sorted(chosen) != sorted(self._used):
-            self._ask()
+            names = [host.name for host in self._used]
+            started = [host.name in names or self._keepers.is_started(host.name) for host in chosen]
+            if all(started):
+                self._ask()
 
     def _ask(self) -> None:
         if time.monotonic() >= self._ask_from:

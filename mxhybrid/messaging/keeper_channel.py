@@ -37,6 +37,13 @@ def socket_name(job: str, host: str) -> str:
     return 'mxhybrid-keeper-%s-%s' % (job, host)
 
 
+def _host_of(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the name of this host in the launcher's list."""
+    if 'DMLC_ROLE' in environ:  # under launch.py, mxhybrid sets Horovod's variable itself
+        return 'localhost' if environ.get('DMLC_JOB_CLUSTER') == 'local' else environ.get('DMLC_NODE_HOST', '')
+    return environ.get('HOROVOD_HOSTNAME', 'localhost')
+
+
 class KeeperConnection(NamedTuple):
     """A connection with the keeper of this host, and the folder of its commits."""
 
@@ -49,10 +56,9 @@ def open_channel(purpose: str) -> KeeperConnection:
 
     TooLateError if this process belongs to a generation that has ended; JobError or OSError if there is no keeper.
     """
-    name = socket_name(os.environ[KEEPER], os.environ.get('HOROVOD_HOSTNAME', 'localhost'))
-    connection = connect(name)
+    connection = connect(socket_name(os.environ[KEEPER], _host_of()))
     try:
-        connection.send(['hello', generation_of(), int(os.environ.get('HOROVOD_RANK', 0)), purpose])
+        connection.send(['hello', generation_of(), purpose])
         answer, _ = connection.receive(_ANSWER_S)
         if answer[0] == 'refused':
             raise TooLateError(answer[1])

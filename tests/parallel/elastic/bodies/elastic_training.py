@@ -52,6 +52,7 @@ def main():
     parser.add_argument('--every', type=int, default=5)
     parser.add_argument('--pause', type=float, default=0.0)
     parser.add_argument('--fail-at', type=int, default=-1)
+    parser.add_argument('--save-at', type=int, default=-1)
     parser.add_argument('--checkpoints', action='store_true', help='no State: checkpoints on disk')
     arguments = parser.parse_args()
     store = mx.kv.create('hybrid')
@@ -86,6 +87,8 @@ def main():
                 mxhybrid.checkpoint.save(disk, net, trainer, step)
         else:
             state.step, state.seen = step, BATCH * step
+            if step == arguments.save_at:
+                state.save()
             state.commit(every=arguments.every)
     keys = np.arange(0, 30000, 7)
     report(store.rank, users=net.users(keys).asnumpy(), words=net.words(mx.nd.arange(ROWS)).asnumpy(),
