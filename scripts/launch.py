@@ -540,19 +540,19 @@ def run_elastic(options, command):
     parser.add_argument('-n', '--num-workers')
     parser.add_argument('-H', '--hostfile')
     parser.add_argument('--launcher', default='ssh')
-    own, others = parser.parse_known_args(others)
-    if own.launcher not in ('local', 'ssh'):
-        refuse('--launcher %s cannot run elastic jobs: give local or ssh', own.launcher)
-    if own.num_workers is not None:
-        taken += ['-np', own.num_workers]
-    if own.hostfile is not None:
-        with open(own.hostfile) as lines:
+    known, others = parser.parse_known_args(others)
+    if known.launcher not in ('local', 'ssh'):
+        refuse('--launcher %s cannot run elastic jobs: give local or ssh', known.launcher)
+    if known.num_workers is not None:
+        taken += ['-np', known.num_workers]
+    if known.hostfile is not None:
+        with open(known.hostfile) as lines:
             hosts = [line.split()[0] for line in lines if line.split()]
         if any(':' in host for host in hosts):
-            refuse('-H/--hostfile %s: elastic jobs take no ports: give them in ~/.ssh/config', own.hostfile)
+            refuse('-H/--hostfile %s: elastic jobs take no ports: give them in ~/.ssh/config', known.hostfile)
         taken += ['-H', ','.join(hosts)]
     os.execv(sys.executable, [sys.executable, '-m', 'mxhybrid', 'run', *taken, '--launch-py', os.path.abspath(__file__),
-                              '--', '--launcher', own.launcher, *others, '--', *command])
+                              '--', '--launcher', known.launcher, *others, '--', *command])
 
 
 def load_stock():

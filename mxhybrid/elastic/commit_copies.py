@@ -72,7 +72,7 @@ def send_commits(path: str, address: List[Any], secret: str, number: int, other:
 
 
 def receive_commits(sock: socket.socket, path: str, secret: str, number: int, generation: int) -> bool:
-    """Receive what :func:`send_commits` sends, into the folder `path`; return whether all of it came.
+    """Receive commits of :func:`send_commits` into the folder `path`; return whether all of them came.
 
     A sender without the job's secret, or of another generation, is refused.
     """

@@ -8,7 +8,7 @@ Workers of the host connect by a local socket (:mod:`mxhybrid.messaging.keeper_c
 from the launcher     meaning
 ====================  =====================================================================================
 ``start``             name of the socket, secret of the job, host, network interface
-``generation``        number, place of this host, place and address of the next one (None for a single host)
+``generation``        number, number of this host, number and address of the next one (None for a single host)
 ``pin``, ``target``   for the workers, see :mod:`mxhybrid.elastic.state`
 ``ping``              the launcher lives
 ====================  =====================================================================================
@@ -45,7 +45,7 @@ class Keeper:
 
     def __init__(self, start: Dict[str, Any], path: str):
         self._path, self._secret, self._host = path, start['secret'], start['host']
-        self._generation, self._place = -1, 0
+        self._generation, self._host_number = -1, 0
         self._next: Optional[List[Any]] = None
         self._is_pinned = False
         self._to_copy: 'queue.SimpleQueue[int]' = queue.SimpleQueue()
@@ -94,10 +94,10 @@ class Keeper:
                     if generation == self._generation:
                         connection.tell([kind, message['value']])
 
-    def _begin(self, number: int, place: int, next_place: int, next_address: Optional[List[Any]]) -> None:
+    def _begin(self, number: int, host_number: int, next_number: int, next_address: Optional[List[Any]]) -> None:
         """Begin a generation: workers of an earlier one, which a host that was cut off may still have, are ended."""
-        self._generation, self._place, self._is_pinned = number, place, False
-        self._next = None if next_address is None else [next_place, next_address]
+        self._generation, self._host_number, self._is_pinned = number, host_number, False
+        self._next = None if next_address is None else [next_number, next_address]
         for connection, generation in list(self._workers.items()):
             if generation not in (-1, number):
                 if connection.peer > 0:
@@ -157,10 +157,10 @@ class Keeper:
                 generation = self._to_copy.get()
             if generation != self._generation or self._next is None or not folder.names(self._path):
                 continue
-            place, address = self._next
+            next_number, address = self._next
             began = time.monotonic()
             try:
-                sent = send_commits(self._path, address, self._secret, self._place, place, generation)
+                sent = send_commits(self._path, address, self._secret, self._host_number, next_number, generation)
                 self.tell('copied', size_bytes=sent, seconds=time.monotonic() - began)
             except CopyError as error:
                 self.tell('not_copied', value=str(error))
@@ -169,7 +169,7 @@ class Keeper:
         sock, _ = server.accept()
 
         def receive(generation: int) -> None:
-            if receive_commits(sock, self._path, self._secret, self._place, generation):
+            if receive_commits(sock, self._path, self._secret, self._host_number, generation):
                 self.tell('received')
 
         threading.Thread(target=receive, args=[self._generation], daemon=True).start()
@@ -179,6 +179,11 @@ def main() -> int:
     """Run the keeper of this host; the exit status is 0."""
     path, has_name = make_folder()  # before there are threads
     try:
+        if sys.argv[1:] == ['--check']:  # of the doctor
+            status = os.statvfs(path)
+            os.write(1, json.dumps({'has_name': has_name,
+                                    'free_bytes': status.f_bavail * status.f_frsize}).encode())
+            return 0
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         line = sys.stdin.buffer.raw.readline()  # type: ignore  # nothing is buffered: `serve` reads the rest

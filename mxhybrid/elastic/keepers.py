@@ -32,10 +32,10 @@ def is_this_host(name: str) -> bool:
 class KeeperProcess:
     """A keeper: its process, and the commits that it has, by its own account.
 
-    A thread calls ``told(keeper, message)`` for each message, and with None when the process has ended.
+    A thread calls ``on_message(keeper, message)`` for each message, and with None when the process has ended.
     """
 
-    def __init__(self, host: str, command: List[str], start: Dict[str, Any], told: Callable[[Any, Any], None]):
+    def __init__(self, host: str, command: List[str], start: Dict[str, Any], on_message: Callable[[Any, Any], None]):
         self.host = host
         #: Names of commits, newest first.
         self.held: List[str] = []
@@ -43,7 +43,7 @@ class KeeperProcess:
         self.address: Optional[List[Any]] = None
         self.ready = threading.Event()
         self.has_ended = False
-        self._told = told
+        self._on_message = on_message
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          start_new_session=True)
         self.send('start', **start)
@@ -66,11 +66,11 @@ class KeeperProcess:
                     if message['kind'] == 'ready':
                         self.address = message['address']
                         self.ready.set()
-                    self._told(self, message)
+                    self._on_message(self, message)
         self._process.wait()
         self.has_ended = True
         self.ready.set()
-        self._told(self, None)
+        self._on_message(self, None)
 
     def end(self) -> None:
         """End the keeper: its input ends."""
@@ -98,12 +98,12 @@ class Keepers:
         Network interface by which keepers copy commits, '' for the one of the host's name.
     ssh : list of str
         Options of ssh, such as a port.
-    told : callable
+    on_message : callable
         See :class:`KeeperProcess`.
     """
 
-    def __init__(self, job: str, interface: str, ssh: List[str], told: Callable[[Any, Any], None]):
-        self._job, self._interface, self._ssh, self._told = job, interface, ssh, told
+    def __init__(self, job: str, interface: str, ssh: List[str], on_message: Callable[[Any, Any], None]):
+        self._job, self._interface, self._ssh, self._on_message = job, interface, ssh, on_message
         self._secret = new_secret()
         self._keepers: Dict[str, KeeperProcess] = {}
 
@@ -125,16 +125,16 @@ class Keepers:
         if name not in self._keepers or self._keepers[name].has_ended:
             self._keepers[name] = KeeperProcess(name, self._command(name), {
                 'socket': socket_name(self._job, name), 'secret': self._secret, 'host': name,
-                'interface': self._interface}, self._told)
+                'interface': self._interface}, self._on_message)
         return self._keepers[name].address is not None
 
     def begin(self, generation: int, hosts: List[str]) -> None:
         """Tell the keepers of `hosts` the number of the generation, and to which keeper each copies its commits."""
-        for place, name in enumerate(hosts):
-            next_place = (place + 1) % len(hosts)
-            address = self._keepers[hosts[next_place]].address if len(hosts) > 1 else None
-            self._keepers[name].send('generation', number=generation, place=place, next_place=next_place,
-                                     next_address=address)
+        for number, name in enumerate(hosts):
+            next_number = (number + 1) % len(hosts)
+            address = self._keepers[hosts[next_number]].address if len(hosts) > 1 else None
+            self._keepers[name].send('generation', number=generation, host_number=number,
+                                     next_number=next_number, next_address=address)
 
     def tell_all(self, kind: str, **content: Any) -> None:
         """Send a message to all keepers."""

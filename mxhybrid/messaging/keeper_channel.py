@@ -18,7 +18,7 @@ _ANSWER_S = 10.0
 
 
 class TooLateError(JobError):
-    """This process belongs to a generation that has ended."""
+    """The generation to which this process belongs has ended."""
 
 
 def is_elastic(environ: Mapping[str, str] = os.environ) -> bool:

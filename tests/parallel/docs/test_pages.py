@@ -185,7 +185,8 @@ def test_benchmark():
 def test_reference():
     """docs/reference.md has all public names and no others, each with the object that has the name."""
     public = {'%s.%s' % (module.__name__, name): getattr(module, name)
-              for module in (mxhybrid, mxhybrid.checkpoint, mxhybrid.nn, mxhybrid.parallel, mxhybrid.planner)
+              for module in (mxhybrid, mxhybrid.checkpoint, mxhybrid.elastic, mxhybrid.nn, mxhybrid.parallel,
+                             mxhybrid.planner)
               for name in module.__all__ if not isinstance(getattr(module, name), types.ModuleType)}
     listed = dict(re.findall('### `(.*)`\n\n::: (.*)', PAGES['docs/reference.md']))
     assert set(listed) == set(public)

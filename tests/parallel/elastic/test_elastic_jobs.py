@@ -91,7 +91,7 @@ def test_sigterm_of_a_worker_loses_no_step(tmp_path, undisturbed):
 
 @pytest.mark.timeout(400)
 def test_a_killed_keeper_does_not_end_training(tmp_path, undisturbed):
-    """Its commits are lost: the first one after it has all rows, and counts after the next kill."""
+    """The commits of the keeper are lost; the first one of the next keeper has all rows."""
     directory = tmp_path / 'keeper'
     with start(directory, arguments=['--pause', 0.3]) as job:
         wait_for_step(job, directory, 0, 7)
