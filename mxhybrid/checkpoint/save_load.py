@@ -28,6 +28,7 @@ from ..base.files import sync_directory
 from ..base.log import get_logger
 from ..kvstore.on_demand_copy import uncounted_reads
 from ..kvstore.trainer_step import hooks_of
+from ..messaging.keeper_channel import tell_keeper
 from ..native.trainers import has_values
 from . import collect, files, folder, manifest, restore
 from .background import ArrayCopies, saves_in_background
@@ -148,6 +149,7 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
                 path = writer.commit(int(step), content, keep, table_save.bases)
             table_save.remember(writer.identity)
             logger.info('checkpoint of step %d: %s', step, path)
+            tell_keeper(['checkpoint', step])
             return path
 
         if wait:

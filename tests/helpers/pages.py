@@ -66,6 +66,8 @@ def as_typed(argv):
         elif os.path.dirname(word) == os.path.dirname(sys.executable):
             word = os.path.basename(word)
         words.append(word.replace(str(REPOSITORY) + '/', ''))
+    if words[:3] == ['python', '-m', 'mxhybrid']:
+        return words[2:]
     return words[1:] if words[1] == 'horovodrun' else words
 
 

@@ -15,7 +15,7 @@ from mxhybrid.base import settings
 from mxhybrid.commands import main as mxhybrid_main
 
 from ...helpers.pages import BLOCKS, as_typed, commands, parse, pinned, run, written_cluster
-from ...multihost import test_horovodrun_ssh
+from ...multihost import test_elastic_hosts, test_horovodrun_ssh
 from ...unit.checkpoint import test_exporting
 from ..commands import test_bench, test_commands, test_package
 from ..launchers import test_restarts
@@ -69,12 +69,17 @@ def check_example(env, words, folder):
 
 def check_restart(env, words, folder):
     """Jobs that are started again: test_restarts runs those command lines, with a small model."""
-    launcher = 'launch.py' if 'scripts/launch.py' in words else 'horovodrun'
+    launcher = 'launch.py' if 'scripts/launch.py' in words else 'run'
     tested = as_typed(test_restarts.command_line(launcher, 3, ['--checkpoint', 'run', '--resume']))
-    if launcher == 'horovodrun':
-        del tested[tested.index('horovodrun') - 1]  # the interpreter that runs it
     assert not env
     assert words == tested
+
+
+def check_elastic(env, words, folder):
+    """A job on several hosts: tests/multihost/test_elastic_hosts.py runs it, with a small model."""
+    tested = as_typed(test_elastic_hosts.word_lm_command(['hosta', 'hostb', 'hostc', 'hostd']))
+    assert not env
+    assert [word.lower() for word in words] == tested[:len(words)]
 
 
 def check_demo(env, words, folder):
@@ -279,6 +284,8 @@ def find_check(words):
         return check_activate
     if words[0] == 'pip':
         return check_pip
+    if words[:2] == ['mxhybrid', 'run'] or '--reset-limit' in words:
+        return check_elastic if '--elastic' in words else check_restart
     if words[0] == 'mxhybrid':
         return check_tools
     if words[-2:] == ['mxhybrid', 'doctor']:
@@ -289,8 +296,6 @@ def find_check(words):
         return check_wheel
     if words == ['horovodrun', '--check-build']:
         return check_build
-    if 'scripts/restart.py' in words or '--restarts' in words:
-        return check_restart
     if any(word.startswith('examples/') for word in words):
         return check_example
     if words[-2:] == ['python', 'train.py']:
