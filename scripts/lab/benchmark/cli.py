@@ -21,6 +21,8 @@ from .exchange import Exchange
 from .interruption import Interrupted, Signals
 from .layers import CASES, Layers
 from .limits import Limited
+from .model_steps import TASKS
+from .models import Models
 from .pipeline import NAME as PIPELINE, SAMPLES, Pipeline
 from .plans import CASES as PLAN_NAMES, NAME as PLANS, Plans
 from .starts import NAME as START, run as run_starts
@@ -90,7 +92,7 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         prog='scripts/bench', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description='Exchange the gradients of a model between emulated hosts, by this project and by others.')
     add = parser.add_argument
-    add('--workload', choices=list(WORKLOADS) + [NAME, OVERHEAD, PLANS, PIPELINE, START, TABLES] + list(CASES),
+    add('--workload', choices=list(WORKLOADS) + list(TASKS) + [NAME, OVERHEAD, PLANS, PIPELINE, START, TABLES] + list(CASES),
         default='lm1b',
         help='tensors and access patterns; word_lm is a real training run, overhead its step in one process; layers_* '
              'are training steps with layers split by several plans, which are the contenders then; pipeline is a '
@@ -109,8 +111,8 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--no-network', action='store_true',
         help='run plain processes on this host, without limits and byte counts; needs no root')
     add('--share', type=_scale, metavar='SHARE',
-        help='share of a processor that each host has, for the workload pipeline; by default of 80 %% of all '
-             'processors')
+        help='share of a processor that each emulated host has; by default no limit, for the workload pipeline an '
+             'equal share of 80 %% of all processors')
     add('--micro-batches', type=_positive, default=8, metavar='M',
         help='parts of the joint batch, for the workload pipeline')
     add('--contenders', type=_names, default=list(launching.CONTENDERS), metavar='NAME[,NAME...]',
@@ -164,7 +166,7 @@ def run_hosts(args: argparse.Namespace, kind: Any, hosts: int, mbit: Optional[fl
     left_out = {name: reason for name, reason in kind.skipped(hosts).items() if name in args.contenders}
     rounds: Dict[str, List[Dict[str, Any]]] = {name: [] for name in args.contenders if name not in left_out}
     with signals.deferred(), Loopback() if mbit is None else Limited(
-            hosts, mbit, args.tcp, args.share) if args.workload == PIPELINE else Emulated(
+            hosts, mbit, args.tcp, args.share) if args.workload == PIPELINE or args.share is not None else Emulated(
                 hosts, mbit, args.tcp) as testbed:
         for number in range(args.rounds):
             for name, done in rounds.items():
@@ -234,7 +236,8 @@ def main(argv: Optional[List[str]] = None) -> int:
                 plot.draw({'settings': settings, 'runs': runs}, args.plot)
             return 0
         with Signals() as signals:
-            kind: Any = (Training(args) if args.workload == NAME else
+            kind: Any = (Models(args) if args.workload in TASKS else
+                         Training(args) if args.workload == NAME else
                          Pipeline(args) if args.workload == PIPELINE else
                          Layers(args) if args.workload in CASES else Exchange(args))
             for hosts, mbit in itertools.product(args.hosts, args.mbit):
