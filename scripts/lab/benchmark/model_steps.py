@@ -18,8 +18,8 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 #: Rows of the features of Criteo's display advertising challenge; DLRM's --max-ind-range cuts long features.
-_CRITEO_ROWS = (1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10,
-                5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572)
+_CRITEO_ROWS = (1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306,
+                10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572)
 _MOST_ROWS = 100000
 #: Exponent of the power law of drawn keys.
 _POWER = 1.1

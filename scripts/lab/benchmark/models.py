@@ -72,7 +72,7 @@ class Models:
 
     def skipped(self, hosts: int) -> Dict[str, str]:
         """Contenders that cannot take part, and why."""
-        reasons = {name: 'it only times an exchange' for name in _EXCHANGE_ONLY}
+        reasons = dict.fromkeys(_EXCHANGE_ONLY, 'it only times an exchange')
         if not self._task.tables:
             reasons['horovod_gather'] = 'without tables it is the same as horovod_dense'
         if not self._args.torch_python:

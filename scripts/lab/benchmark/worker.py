@@ -14,7 +14,6 @@ from .interruption import die_with_parent
 from .measuring import busy_seconds, cpu_seconds, interface_bytes
 from .workloads import WORKLOADS, Workload, step_batch
 
-
 #: Files of a job: its workers are warm; the benchmark lets them go on.
 GATE, OPENED = 'warm', 'opened'
 _GATE_S = 60.0
