@@ -94,11 +94,12 @@ class State:
     def _values(self) -> Any:
         return {name: self.__dict__[name] for name in self._names}
 
-    def save(self, keep: int = 3, delta: bool = False) -> str:
+    def save(self, keep: int = 3, delta: bool = False, wait: bool = True) -> Optional[str]:
         """Write a checkpoint into the directory of the State (collective); see :func:`mxhybrid.checkpoint.save`."""
         if self._directory is None:
             raise InputError('State.save: the State has no directory: give it one, State(net, trainer, directory=...)')
-        return save(self._directory, self._net, self._trainer, self.step, self._values, keep=keep, delta=delta)
+        return save(self._directory, self._net, self._trainer, self.step, self._values, keep=keep, delta=delta,
+                    wait=wait)
 
     def commit(self, every: int = 1) -> bool:
         """Keep the state in the memory of the keepers, if it is time for that (collective).
@@ -151,7 +152,7 @@ class State:
                 self._channel.tell('not_committed', str(error))
             self._delta_bytes = 0
             return False
-        if self._rank == 0:
+        if path is not None and self._rank == 0:
             size = size_of(path)
             # Deltas add up until they are as large as a whole commit, which then takes their place.
             if 0 < self._delta_bytes < self._whole_bytes:
