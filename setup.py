@@ -1,6 +1,7 @@
 """Packaging of mxhybrid."""
 import copy
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
+from wheel.bdist_wheel import bdist_wheel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / 'scripts'))
 import object_files  # noqa: E402  (found by the line above)
@@ -26,7 +28,9 @@ OPTIONAL = not os.environ.get('MXHYBRID_REQUIRE_COMPILED')
 # It has the sources of three folders.
 ROOMS = ['mxhybrid/kernels/src', 'mxhybrid/row_store/src', 'mxhybrid/lane/src']
 LANE = Extension('mxhybrid.kernels._compiled', sorted(path for room in ROOMS for path in glob(room + '/*/*.cc')),
-                 depends=[path for room in ROOMS for path in glob(room + '/*/*.h')], language='c++',
+                 # The sdist has these files, too.
+                 depends=['scripts/object_files.py', *(path for room in ROOMS for path in glob(room + '/*/*.h'))],
+                 language='c++',
                  optional=OPTIONAL, extra_link_args=['-pthread', '-fopenmp', '-lrt', OWN],
                  # Multiplications and additions are not contracted: sums and updates have the same bits on every
                  # machine, and those of MXNet.  A square root that sets errno would not be vectorized.
@@ -41,6 +45,9 @@ SIMULATE = Extension('mxhybrid.planner.simulator._simulate', sorted(glob('mxhybr
                      # Not contracted: the same bits as the Python programs in tests/oracles.
                      extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra'])
 
+with open('mxhybrid/__init__.py') as package:
+    VERSION, = re.findall("^__version__ = '(.*)'$", package.read(), re.MULTILINE)
+
 #: A folder that keeps object files from build to build, and the most files in it.
 OBJECT_CACHE = os.environ.get('MXHYBRID_OBJECT_CACHE', '')
 MAX_OBJECTS = 300
@@ -49,8 +56,20 @@ MAX_OBJECTS = 300
 class BuildObjects(build_ext):
     """Compile the sources of an extension at the same time, and with the same options for every CPython.
 
-    No source includes a header of Python, so that all CPythons share the object files in the cache.
+    No source includes a header of Python, so that all CPythons share the object files in the cache, and one wheel.
     """
+
+    def finalize_options(self):
+        """Note whether the libraries are for a wheel."""
+        self.is_for_wheel = not (self.inplace or self.editable_mode)
+        super().finalize_options()
+
+    def get_ext_filename(self, fullname):
+        """Return the name of a library without that of a CPython in a wheel.  In a checkout every CPython has its own:
+        a build for one replaces no library that another has loaded.
+        """
+        name = super().get_ext_filename(fullname)
+        return name.partition('.')[0] + '.so' if self.is_for_wheel else name
 
     def build_extension(self, ext):
         """Compile the sources that are not in the cache, and link all object files."""
@@ -60,6 +79,8 @@ class BuildObjects(build_ext):
         linked = copy.copy(ext)
         linked.sources = []
         linked.depends = [*ext.depends, *ext.sources]  # setuptools links again if one of these is newer
+        if self.is_for_wheel:
+            linked.extra_link_args = [*ext.extra_link_args, '-Wl,--strip-debug']
         try:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 linked.extra_objects = list(pool.map(
@@ -71,23 +92,38 @@ class BuildObjects(build_ext):
         object_files.remove_oldest(folder, MAX_OBJECTS)
 
 
+class SharedWheel(bdist_wheel):
+    """Label the wheel for every CPython, and for the C library that its compiled libraries need.
+
+    MXNet's own library needs the other libraries, libstdc++ and libgomp, too.
+    """
+
+    def get_tag(self):
+        """Return the tags: of a Python, of its binary interface, and of a platform."""
+        platform = super().get_tag()[2]
+        needed = [int(minor) for path in glob(os.path.join(self.bdist_dir, 'mxhybrid', '**', '_*.so'), recursive=True)
+                  for minor in re.findall(rb'\0GLIBC_2\.(\d+)', open(path, 'rb').read())]
+        if needed:
+            platform = platform.replace('linux_', 'manylinux_2_%d_' % max(needed), 1)
+        return 'py3', 'none', platform
+
+
 setup(
     name='mxhybrid',
-    version='0.1.0',
+    version=VERSION,
     description='KVStore for Apache MXNet: row_sparse parameters on servers, dense ones summed among workers',
     license='Apache-2.0',
     packages=find_packages(include=['mxhybrid*']),
-    package_data={'mxhybrid': ['%s/*/*' % room.partition('/')[2] for room in ROOMS],
-                  'mxhybrid.planner.simulator': ['src/*']},
     ext_modules=[LANE, SIMULATE],
-    cmdclass={'build_ext': BuildObjects},
+    cmdclass={'build_ext': BuildObjects, 'bdist_wheel': SharedWheel},
     entry_points={'console_scripts': ['mxhybrid = mxhybrid.commands.main:main']},
     python_requires='>=3.8,<3.12',
     # Neither mxnet nor horovod is a requirement: there are several builds of MXNet, and Horovod has to be compiled
     # for the one that is installed (see scripts/install).
     install_requires=['numpy<1.24', 'tqdm', 'safetensors', 'xxhash'],
-    extras_require={'test': ['pytest', 'pytest-timeout', 'pytest-xdist', 'hypothesis', 'psutil', 'matplotlib', 'ruff',
-                             'mypy', 'import-linter'],
+    extras_require={'test': ['build', 'pytest', 'pytest-timeout', 'pytest-xdist', 'hypothesis', 'psutil', 'matplotlib',
+                             'ruff', 'mypy', 'import-linter', 'pyarrow', 'redis'],
+                    'parquet': ['pyarrow'],  # for mxhybrid checkpoint export --to parquet
                     'plot': ['matplotlib']},  # for pictures: scripts/bench --plot, mxhybrid report, mxhybrid partitions
     classifiers=[
         'License :: OSI Approved :: Apache Software License',

@@ -35,6 +35,9 @@ def add_common_arguments(parser, epochs, batch_size, lr, stores=()):
                         help='steps between checkpoints (default %(default)s)')
     parser.add_argument('--resume', action='store_true',
                         help='go on from the newest checkpoint, if there is one')
+    parser.add_argument('--elastic', action='store_true',
+                        help='commit to memory every --save-every steps and go on from the last commit, under '
+                             'mxhybrid run')
     parser.add_argument('--losses', metavar='FILE', default=None,
                         help='rank 0 appends the loss of each step to this file, as JSON lines')
     parser.add_argument('--data-dir', default=None,
@@ -119,12 +122,17 @@ class Checkpoints:
             raise SystemExit('--resume needs --checkpoint, the directory to resume from')
         self._args, self._net, self._trainer = args, net, trainer
         self._losses = args.losses
+        self._state = None
+        if args.elastic:
+            self._state = mxhybrid.elastic.State(net, trainer, args.checkpoint, extra=None)
+            self.step, self.extra = self._state.step, self._state.extra
+            return
         found = mxhybrid.checkpoint.load(args.checkpoint, net, trainer) if args.resume else None
         self.step, self.extra = (found.step, found.extra) if found else (0, None)
 
     def due(self, step):
         """Return whether to save after this step."""
-        return self._args.checkpoint is not None and step % self._args.save_every == 0
+        return (self._args.checkpoint or self._args.elastic) and step % self._args.save_every == 0
 
     def allgather(self, value):
         """The JSON value of every worker, in rank order."""
@@ -132,6 +140,10 @@ class Checkpoints:
 
     def save(self, step, extra, **options):
         """Save, on all workers; rank 0's `extra` counts."""
+        if self._state is not None:
+            self._state.step, self._state.extra = step, extra
+            self._state.commit()
+            return
         mxhybrid.checkpoint.save(self._args.checkpoint, self._net, self._trainer, step, extra, **options)
 
     def log_loss(self, store, step, loss):

@@ -314,3 +314,20 @@ def load_fields(data_dir=None):
         fields[name] = [items[row[1]][number] for row in ratings]
     return ({name: np.array(values) for name, values in fields.items()},
             np.array([int(row[2]) for row in ratings]))
+
+
+def crossed_fields(data_dir=None):
+    """Read MovieLens-100k with 26 fields: those of :func:`load_fields`, parts of them, and pairs."""
+    fields, stars = load_fields(data_dir)
+    texts = dict(fields)
+    texts['decade'] = np.array([year[:3] for year in fields['year']])
+    texts['age group'] = np.array([age[:-1] for age in fields['age']])
+    texts['region'] = np.array([code[:3] for code in fields['zip']])
+    texts['area'] = np.array([code[:1] for code in fields['zip']])
+    texts['first word'] = np.array([title.partition(' ')[0] for title in fields['title']])
+    for number in range(3):
+        texts['genre %d' % number] = np.array([(genres.split() + [''] * 3)[number] for genres in fields['genres']])
+    for pair in [('gender', 'age group'), ('occupation', 'genres'), ('age group', 'genres'), ('user', 'genre 0'),
+                 ('item', 'gender'), ('item', 'age group'), ('item', 'occupation')]:
+        texts['%s and %s' % pair] = np.char.add(np.char.add(texts[pair[0]], '/'), texts[pair[1]])
+    return texts, stars

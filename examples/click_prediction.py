@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import mxnet as mx
 import numpy as np
 from _cli import Checkpoints, add_common_arguments, choose_device, make_store, make_trainer, positive, share
-from _data import load_fields
+from _data import crossed_fields
 from mxnet import autograd, gluon, nd
 from tqdm import tqdm
 
@@ -60,18 +60,7 @@ class Samples:
 
 def movielens(data_dir):
     """Return MovieLens-100k as samples, with its fields as text."""
-    fields, stars = load_fields(data_dir)
-    texts = dict(fields)
-    texts['decade'] = np.array([year[:3] for year in fields['year']])
-    texts['age group'] = np.array([age[:-1] for age in fields['age']])
-    texts['region'] = np.array([code[:3] for code in fields['zip']])
-    texts['area'] = np.array([code[:1] for code in fields['zip']])
-    texts['first word'] = np.array([title.partition(' ')[0] for title in fields['title']])
-    for number in range(3):
-        texts['genre %d' % number] = np.array([(genres.split() + [''] * 3)[number] for genres in fields['genres']])
-    for pair in [('gender', 'age group'), ('occupation', 'genres'), ('age group', 'genres'), ('user', 'genre 0'),
-                 ('item', 'gender'), ('item', 'age group'), ('item', 'occupation')]:
-        texts['%s and %s' % pair] = np.char.add(np.char.add(texts[pair[0]], '/'), texts[pair[1]])
+    texts, stars = crossed_fields(data_dir)
     assert len(texts) == FEATURES
     columns = []
     for name, column in texts.items():

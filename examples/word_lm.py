@@ -19,10 +19,11 @@ trains on its own adjacent columns, and all draw the same negative candidates. N
 values as one process with the same flags, up to float rounding.
 
 With ``--checkpoint DIR --resume`` it saves everything every ``--save-every`` steps, and after a crash goes on from
-there as if nothing had happened, with the same or another number of workers; ``scripts/restart.py`` starts it again by
-itself ::
+there as if nothing had happened, with the same or another number of workers. ``mxhybrid run`` starts it again by
+itself; with ``--elastic`` it goes on from commits in memory, also on fewer hosts ::
 
-    scripts/restart.py -n 3 -- horovodrun -np 2 --gloo python examples/word_lm.py --checkpoint run --resume
+    mxhybrid run -np 2 --reset-limit 3 python examples/word_lm.py --checkpoint run --resume
+    mxhybrid run -np 2 --min-np 1 python examples/word_lm.py --elastic --save-every 10
 
 The default takes 2 to 3 minutes on 2 cores. ``--corpus news --vocab 30000`` is larger. The first run downloads
 the text, see ``_data.py``. The last line is ``final test perplexity X``; the unigram perplexity printed at the

@@ -22,7 +22,7 @@ __version__ = '0.1.0'
 _is_tool = _is_command() or _is_scheduler()
 # In a server of launch.py MXNet is being imported when this package is.
 if not _is_tool and 'mxnet' not in _sys.modules and _find_spec('mxnet') is None:
-    # A host that evaluates or serves: mxhybrid.checkpoint.open needs no MXNet.
+    # A host that evaluates or serves: reading a checkpoint needs no MXNet.
     from .base.errors import CheckpointError, HybridError, InputError, JobError, SettingError
 
     def __getattr__(name):
@@ -31,7 +31,7 @@ if not _is_tool and 'mxnet' not in _sys.modules and _find_spec('mxnet') is None:
             from importlib import import_module
             return import_module('.checkpoint', __name__)
         raise AttributeError('mxhybrid.%s needs MXNet, which is not installed here: without it there is '
-                             'mxhybrid.checkpoint.open' % name)
+                             'mxhybrid.checkpoint with open, open_tables, changes and export' % name)
 
     _is_tool = True
 if not _is_tool:
@@ -44,21 +44,22 @@ if not _is_tool and _is_worker():
     from .base.settings import in_words as _in_words
     from .kvstore import hooks as _hooks
     from .kvstore.hybrid import Hybrid
+    from .kvstore.joining import join
     from .kvstore.prefetching import prefetch, prefetching
 
     _hooks.install()
 
     # Imported at their first use: a script that splits no layers, saves no checkpoint and has
     # no dynamic tables does not need them.
-    _LATER = {'checkpoint': '.checkpoint', 'nn': '.nn', 'parallel': '.parallel', 'planner': '.planner',
-              'parallelize': '.parallel.parallelize'}
+    _LATER = {'checkpoint': '.checkpoint', 'elastic': '.elastic', 'nn': '.nn', 'parallel': '.parallel',
+              'planner': '.planner', 'parallelize': '.parallel.parallelize'}
 
     def __getattr__(name):
         """Import the module of a name of the package at its first use."""
         if name not in _LATER:
             raise AttributeError('module %r has no attribute %r' % (__name__, name))
         module = _importlib.import_module(_LATER[name], __name__)
-        value = module if name in ('checkpoint', 'nn', 'parallel', 'planner') else getattr(module, name)
+        value = module if name in ('checkpoint', 'elastic', 'nn', 'parallel', 'planner') else getattr(module, name)
         globals()[name] = value
         return value
 
@@ -89,5 +90,5 @@ if not _is_tool and _is_worker():
     create.__doc__ = (create.__doc__ or '') + _in_words()
 
     __all__ = ['CheckpointError', 'Hybrid', 'HybridError', 'InputError', 'JobError', 'SettingError', 'checkpoint',
-               'create', 'nn', 'parallel', 'parallelize', 'planner', 'prefetch', 'prefetching',
+               'create', 'elastic', 'join', 'nn', 'parallel', 'parallelize', 'planner', 'prefetch', 'prefetching',
                'row_wise']

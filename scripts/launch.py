@@ -7,7 +7,7 @@ which this script runs, and of the package ``dmlc_tracker`` that the mxnet wheel
     python scripts/launch.py -n 4 -s 2 --launcher local python train.py --epochs 3
 
 This script is a single file, in spite of its length: it imports the standard library and MXNet's tracker alone, so that
-it can be copied to a machine without this repository. Only ``--restarts`` needs ``restart.py`` beside it.
+it can be copied to a machine without this repository. Only elastic jobs need mxhybrid.
 
 As in MXNet, the words of the command are joined by spaces and run by a shell.
 
@@ -26,13 +26,15 @@ Differences:
   and takes the others for words of the command.
 - Each line that a worker writes begins with its rank and the stream, ``[1]<stderr>:``, as under horovodrun. Until the
   rank is known, and in jobs without mxhybrid, this is the number of its task, ``[task 1]``, or its host. Not for mpi.
-- ``--restarts N`` starts a failed job again, at most N times.
+- With one of the options of elastic jobs, such as ``--reset-limit N``, a failed job is started again:
+  this script runs ``mxhybrid run``.
 - ``-s 0`` is refused for more than one worker. The tracker would wait for Rabit, another library's collectives.
 
 ``ssh`` sees the status of every remote process, and they end with their connection. ``mpi`` sees that of mpirun.
 ``sge`` and ``yarn`` hand the job to a queue: only the scheduler, which runs here, and the submission are watched (as
 shipped with MXNet 1.9.1, ``sge`` fails on an attribute that it lacks and ``yarn`` needs a dmlc-yarn.jar).
 """
+import argparse
 import contextlib
 import importlib
 import importlib.machinery
@@ -55,6 +57,9 @@ TERM_S = 4.0  # from SIGTERM to SIGKILL
 LINGER_S = 20.0  # for servers and the scheduler after the last worker
 ECHO_S = 3.0  # between a process that was sent SIGTERM and the one that sent it
 ANY_PORT = (0,)
+#: Options of elastic jobs, with their numbers of values.
+ELASTIC = {'--min-np': 1, '--max-np': 1, '--host-discovery-script': 1, '--slots-per-host': 1, '--reset-limit': 1,
+           '--elastic-timeout': 1, '--blacklist-cooldown-range': 2}
 TRACKER_PORTS = range(9091, 9999)  # the tracker's own, which a firewall may let pass
 
 # Starts in every remote shell ahead of the command. Nothing is ever written to the connection's input, so it ends
@@ -506,33 +511,48 @@ def supervise(job, launcher, env, role_env):
 
 def command_start(words):
     """Return the position in a command line at which the command begins, or the ``--`` before it."""
-    value_follows = False
+    values = 0  # of the last option that follow
     for position, word in enumerate(words):
-        if word == '--' or not (value_follows or word.startswith('-')):
+        if word == '--' or not (values or word.startswith('-')):
             return position
+        if values:
+            values -= 1
         # As argparse reads -n 2, -n2, --num-workers 2 and --num-workers=2; --p3 and --help take no value.
-        value_follows = (not value_follows and '=' not in word and (len(word) == 2 or word.startswith('--'))
-                         and word != '-h' and not '--p3'.startswith(word) and not '--help'.startswith(word))
+        elif ('=' not in word and (len(word) == 2 or word.startswith('--')) and word != '-h'
+              and not '--p3'.startswith(word) and not '--help'.startswith(word)):
+            values = ELASTIC.get(word, 1)
     return len(words)
 
 
-def take_restarts(options):
-    """Take ``--restarts N`` out of the options of a command line.
-
-    Returns
-    -------
-    restarts : str or None
-    options : list of str
-        The others.
-    """
-    for position, word in enumerate(options):
-        name, equals, value = word.partition('=')
-        if name == '--restarts':
-            value = value if equals else ''.join(options[position + 1:position + 2])
-            if not value.isdigit():
-                refuse('--restarts %s: give the number of times to start a failed job again', value)
-            return value, options[:position] + options[position + (1 if equals else 2):]
-    return None, options
+def run_elastic(options, command):
+    """Run ``mxhybrid run``, which runs this script for each generation, if an option of elastic jobs is given."""
+    taken: List[str] = []
+    others: List[str] = []
+    position = 0
+    while position < len(options):
+        name, equals, _ = options[position].partition('=')
+        count = 1 if equals else 1 + ELASTIC.get(name, 0)
+        (taken if name in ELASTIC else others).extend(options[position:position + count])
+        position += count
+    if not taken:
+        return
+    parser = argparse.ArgumentParser(prog='launch.py', add_help=False)
+    parser.add_argument('-n', '--num-workers')
+    parser.add_argument('-H', '--hostfile')
+    parser.add_argument('--launcher', default='ssh')
+    known, others = parser.parse_known_args(others)
+    if known.launcher not in ('local', 'ssh'):
+        refuse('--launcher %s cannot run elastic jobs: give local or ssh', known.launcher)
+    if known.num_workers is not None:
+        taken += ['-np', known.num_workers]
+    if known.hostfile is not None:
+        with open(known.hostfile) as lines:
+            hosts = [line.split()[0] for line in lines if line.split()]
+        if any(':' in host for host in hosts):
+            refuse('-H/--hostfile %s: elastic jobs take no ports: give them in ~/.ssh/config', known.hostfile)
+        taken += ['-H', ','.join(hosts)]
+    os.execv(sys.executable, [sys.executable, '-m', 'mxhybrid', 'run', *taken, '--launch-py', os.path.abspath(__file__),
+                              '--', '--launcher', known.launcher, *others, '--', *command])
 
 
 def load_stock():
@@ -549,13 +569,9 @@ def main():
     logging.basicConfig(format='%(name)s: %(message)s', level=logging.INFO)
     words = sys.argv[1:]
     start = command_start(words)
-    restarts, options = take_restarts(words[:start])
-    words = options + ['--'] * (words[start:start + 1] != ['--']) + words[start:]
-    if restarts is not None:
-        script = os.path.abspath(__file__)
-        os.execv(sys.executable, [sys.executable, os.path.join(os.path.dirname(script), 'restart.py'), '-n', restarts,
-                                  '--', sys.executable, script, *words])
-    sys.argv[1:] = words
+    command = words[start + (words[start:start + 1] == ['--']):]
+    run_elastic(words[:start], command)
+    sys.argv[1:] = words[:start] + ['--'] + command
     for name in ('DMLC_ROLE', 'DMLC_TASK_ID'):  # what processes of this job get must not come from another job
         os.environ.pop(name, None)
     stock = load_stock()
@@ -565,8 +581,8 @@ def main():
         def prepare(options):
             """Take the place of dmlc_opts, which turns launch.py's options into the tracker's."""
             check_options(options)
-            if 'MXHYBRID_RESTART' in os.environ:  # set by restart.py for the script, on whatever host it runs
-                options.env.append('MXHYBRID_RESTART')
+            # Set by mxhybrid run for the script, on whatever host it runs.
+            options.env += [name for name in ('MXHYBRID_RESTART', 'MXHYBRID_KEEPER') if name in os.environ]
             env = read_env(options.env, '--env')
             role_env = {'worker': read_env(options.env_worker, '--env-worker'),
                         'server': read_env(options.env_server, '--env-server')}

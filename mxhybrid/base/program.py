@@ -11,6 +11,8 @@ from typing import List, Optional
 _JOBS = ('mxhybrid.commands.sanity', 'mxhybrid.commands.checks.try_joining')
 #: Subcommands that need MXNet, too, for networks of the user.
 _WHOLE = ('plan', 'calibrate')
+#: The program of an elastic launcher on each host.
+_KEEPER = 'mxhybrid.elastic.keeper'
 #: Words in the script of a console entry point, by pip or setuptools, and the bytes of the script to search.
 _ENTRY_WORDS, _ENTRY_BYTES = (b'mxhybrid.commands', b'console_scripts'), 4096
 #: Options of the interpreter that take a value.
@@ -52,8 +54,8 @@ def is_command() -> bool:
                 module = module_that_runs(handle.read().split('\0')[:-1]) or ''
             if module in ('mxhybrid', 'mxhybrid.__main__'):
                 return not _asks_for_all()
-            return (module.startswith('mxhybrid.commands') and module not in _JOBS
-                    and module.rpartition('.')[2] not in _WHOLE)
+            return module == _KEEPER or (module.startswith('mxhybrid.commands') and module not in _JOBS
+                                         and module.rpartition('.')[2] not in _WHOLE)
         if os.path.basename(program) != 'mxhybrid' or _asks_for_all():
             return False
         with open(program, 'rb') as script:

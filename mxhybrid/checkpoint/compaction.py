@@ -8,7 +8,7 @@ import numpy as np
 from ..base.errors import CheckpointError
 from ..row_store.row_files import WAITING_FILES
 from . import files, folder, manifest, newest, npy_files, table_files
-from .layers import Layers, merged
+from .layers import Layers, merged_ahead
 from .npy_files import ArrayWriter
 from .reader import Reader
 from .table_files import PartWriter, TableDescription
@@ -98,7 +98,7 @@ def _merge(path: str, name: str, description: TableDescription, layers: Layers,
     row_bytes = 8 + sum(np.dtype(dtype).itemsize * (width or 1) for dtype, width in columns.values())
     entries: List[Dict[str, Any]] = []
     has_waiting = any(os.path.exists(path) for path in _paths(layers, WAITING_FILES[0][0]))
-    pieces = merged(layers, description)
+    pieces = merged_ahead(layers, description)
     piece = next(pieces, None)
     while piece is not None or has_waiting and not entries:
         part_path = os.path.join(path, table_files.part_directory(len(entries)))

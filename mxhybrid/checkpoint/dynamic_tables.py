@@ -5,12 +5,15 @@ of the checkpoint, and reads the rows of its partitions from all parts.  Where n
 worker 0 fetches the files that servers write on their own disks, and sends the rows of a checkpoint that is loaded.
 """
 import os
+import shutil
+import time
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
 import numpy as np
 
+from ..base import json_text
 from ..base.errors import CheckpointError, HybridError, InputError
 from ..base.log import get_logger, speaks_for_all
 from ..kvstore.table_parameter import TableParameter
@@ -33,6 +36,8 @@ logger = get_logger(__name__)
 _LAST_SAVE = '_mxhybrid_last_save'
 
 
+#: Seconds between two looks for the results of the owners of rows.
+_POLL_S = 0.05
 #: Files of a checkpoint and its bases from which on the next one is whole: a reader maps all of them, and Linux allows
 #: a process about 65,000 mappings (vm.max_map_count).
 MOST_FILES = 50000
@@ -61,8 +66,8 @@ def split_off_tables(trainer: Any, items: List[Item]) -> Tuple[List[Item], List[
 class TableSave:
     """The save of all dynamic tables of a model into one checkpoint.
 
-    All workers call :meth:`write`.  Then worker 0 calls :meth:`raise_problem` and :meth:`add`, and after the commit
-    :meth:`remember`.
+    All workers call :meth:`write`.  Then worker 0 calls :meth:`raise_problem`, :meth:`finish` and :meth:`add`, and
+    after the commit :meth:`remember`.
     """
 
     def __init__(self, trainer: Any, tables: List[Item], directory: str):
@@ -70,6 +75,12 @@ class TableSave:
         self._results: Dict[str, Dict[str, Any]] = {}
         self._problem: Optional[Exception] = None
         self._paths: Dict[str, str] = {}
+        #: The number of updates of each table.
+        self._updates: Dict[str, int] = {}
+        #: The marks since which changes are saved, by the name of a table.
+        self._marks: Dict[str, Marks] = {}
+        #: The files in which the owners of rows will leave the results of saves from copies, and their directory.
+        self._awaited: List[str] = []
         #: The identities of the checkpoints on which this one builds, from new to old; none if it is whole.
         self.bases: List[Dict[str, str]] = []
         self._why_whole = ('there is no earlier checkpoint of this Trainer in %s on which a delta could build'
@@ -77,38 +88,43 @@ class TableSave:
         # The number of files of each of the bases, after `add` also that of this checkpoint.
         self._files: Tuple[int, ...] = ()
 
-    def write(self, workers: Any, open_writer: Callable[[], files.Writer], delta: bool) -> None:
+    def write(self, workers: Any, open_writer: Callable[[], files.Writer], delta: bool, wait: bool = True) -> None:
         """Let the owners of the rows write them (collective).
 
+        Unless `wait`, owners that can do so write a copy of their rows later; :meth:`finish` waits for them.
         Worker 0 calls `open_writer`, and keeps its errors and those of the owners for :meth:`raise_problem`: the other
         workers learn of errors when worker 0 has written the rest of the checkpoint.
         """
         tables = [item.param.table for item in self._tables]
+        counts = counts_of(self._trainer.optimizer)
+        self._updates = {item.name: int(counts.get(item.key, 0)) for item in self._tables}
 
         def write_all() -> None:
             with workers.busy():
                 try:
-                    self._write_all(open_writer(), delta)
+                    self._write_all(open_writer(), delta, wait)
                 except Exception as error:  # a full disk, no permission: all workers have to raise it
                     logger.debug('rows of dynamic tables cannot be saved', exc_info=True)
                     self._problem = error
         tables[0].at_rest(tables, write_all)
 
-    def _write_all(self, writer: files.Writer, delta: bool) -> None:
+    def _write_all(self, writer: files.Writer, delta: bool, wait: bool) -> None:
         last: Optional[LastSave] = self._trainer.__dict__.get(_LAST_SAVE)
         marks = self._usable_marks(last) if delta and last is not None else {}
         if delta and not marks and speaks_for_all():
             logger.info('checkpoint.save: %s: this checkpoint has all rows of dynamic tables', self._why_whole)
         blind_hosts: Set[str] = set()
+        for number, item in enumerate(self._tables):
+            self._paths[item.name] = writer.make_table_directory(number)
+        self._marks = marks
         with writer.token() as token:
-            for number, item in enumerate(self._tables):
-                path = self._paths[item.name] = writer.make_table_directory(number)
+            has_copies = not wait and self._write_copies(writer, token)
+            for item in self._tables:
+                if has_copies and item.param.table.is_in_memory:
+                    continue
+                path = self._paths[item.name]
                 since = marks.get(item.name)
                 saved = item.param.table.save(path, since, token)
-                if since is not None and any(part['whole'] for part in saved.parts.values()):
-                    logger.info('checkpoint.save: this checkpoint has all rows of %s: not all changes since the one '
-                                'before are known, because its optimizer state was dropped, or very many rows were '
-                                'removed', item.name)
                 if len({part['whole'] for part in saved.parts.values()}) > 1:  # some owners had to write all rows
                     remove_parts(path)
                     saved = item.param.table.save(path, None, token)
@@ -117,6 +133,37 @@ class TableSave:
         if blind_hosts:
             logger.info('checkpoint.save: the servers on %s do not see %s: rows of dynamic tables pass through '
                         'worker 0', ', '.join(sorted(blind_hosts)), self._directory)
+
+    def _write_copies(self, writer: files.Writer, token: str) -> bool:
+        """Let owners that have rows in memory write copies of them; return whether they do."""
+        items = [item for item in self._tables if item.param.table.is_in_memory]
+        if not items:
+            return False
+        results = writer.make_results_directory()
+        awaited = items[0].param.table.save_copies(
+            [item.param.table for item in items], [self._paths[item.name] for item in items],
+            [self._marks.get(item.name) for item in items], token, results)
+        self._awaited = [results] if awaited is None else awaited + [results]
+        return awaited is not None
+
+    def finish(self) -> None:
+        """Wait in worker 0 until the owners of rows have written their copies; CheckpointError if one cannot."""
+        if not self._awaited:
+            return
+        problem, (*reports, directory) = '', self._awaited
+        for report in reports:
+            while not os.path.exists(report):
+                if not os.path.isdir(directory):
+                    raise CheckpointError('%s was removed while the checkpoint was written' % directory)
+                time.sleep(_POLL_S)
+            with open(report, 'rb') as file:
+                written = json_text.parse(file.read())
+            problem = problem or written.pop('error', '')
+            for name, path in self._paths.items():
+                self._results.setdefault(name, {}).update(written.get(path, {}))
+        shutil.rmtree(directory)
+        if problem:
+            raise CheckpointError('rows of dynamic tables cannot be saved: %s' % problem)
 
     def _usable_marks(self, last: LastSave) -> Dict[str, Marks]:
         if last.directory != self._directory:
@@ -145,6 +192,10 @@ class TableSave:
                      sorted((int(number), result) for number, result in results.items())]
             files_written += sum(len(part['files']) for part in parts)
             deltas.append(not any(result['whole'] for result in results.values()))
+            if item.name in self._marks and not deltas[-1]:
+                logger.info('checkpoint.save: this checkpoint has all rows of %s: not all changes since the one before '
+                            'are known, because its optimizer state was dropped, or very many rows were removed',
+                            item.name)
             writer.add_table(item.name, self._description(item, parts), deltas[-1], parts)
         if not any(deltas):
             self.bases = []
@@ -165,7 +216,7 @@ class TableSave:
             widths.append(int(npy_files.mapped(file).shape[1]))
         return TableDescription(param.width, np.dtype(param.dtype).name, param.rows,
                                 dict(param.first_values._asdict()), dict(param.options),
-                                int(counts_of(self._trainer.optimizer).get(item.key, 0)), widths,
+                                self._updates[item.name], widths,
                                 max(result['clock'] for result in self._results[item.name].values()))
 
     def remember(self, identity: Dict[str, str]) -> None:

@@ -23,6 +23,7 @@ import json
 import os
 import re
 import shutil
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Type
@@ -64,8 +65,8 @@ def _write(path: str, data: bytes) -> None:
 class Writer:
     """Writes one checkpoint into a directory that is :func:`~mxhybrid.checkpoint.folder.locked`.
 
-    A context manager, which removes the unfinished checkpoint unless :meth:`commit` was reached.  With the temporary
-    name :data:`COMPACTING`, the directory needs to be locked only at the beginning and for the commit.
+    A context manager, which removes the unfinished checkpoint unless :meth:`commit` was reached.  The directory needs
+    to be locked only at the beginning and for the commit.
     """
 
     def __init__(self, directory: str, aside: str = _WRITING):
@@ -85,7 +86,7 @@ class Writer:
         for name in filter(_ASIDE.fullmatch, os.listdir(self._directory)):
             path = os.path.join(self._directory, name)
             with leftovers.tried(path):
-                if not self._is_compacting(path):
+                if not self._is_in_use(path):
                     leftovers.delete(path)
         self._aside = leftovers.free_name(self._directory, self._aside_name)
         os.mkdir(self._aside)
@@ -93,9 +94,9 @@ class Writer:
         return self
 
     @staticmethod
-    def _is_compacting(path: str) -> bool:
-        """Return whether another process writes a compacted checkpoint there."""
-        if not os.path.basename(path).startswith(COMPACTING) or os.path.islink(path):
+    def _is_in_use(path: str) -> bool:
+        """Return whether a compaction, or a save in the background, writes a checkpoint there."""
+        if os.path.islink(path) or not os.path.isdir(path):
             return False
         handle = folder.open_at_once(path)
         try:
@@ -135,6 +136,12 @@ class Writer:
     def make_table_directory(self, number: int) -> str:
         """Make the directory below which the parts of the next dynamic table are written, numbered in this order."""
         path = os.path.join(self._aside, table_files.table_directory(number))
+        os.mkdir(path)
+        return path
+
+    def make_results_directory(self) -> str:
+        """Make a directory, to be removed, in which owners of rows report the files that they have written."""
+        path = os.path.join(self._aside, 'results')
         os.mkdir(path)
         return path
 
@@ -192,7 +199,8 @@ class Writer:
     def _write_manifest(self, step: int, content: Dict[str, Any]) -> str:
         """Write the manifest; return its digest."""
         self._flush()
-        content = dict(content, format=FORMAT, step=step, arrays=self._arrays, shards=self._shards)
+        content = dict({'saved_at': time.time(), **content}, format=FORMAT, step=step, arrays=self._arrays,
+                       shards=self._shards)
         if self._tables:
             content.update(dynamic_tables=self._tables)
         content = manifest.plain(content, 'the content of a checkpoint')

@@ -35,6 +35,11 @@ def number_of(name: str) -> int:
     return int(name.split('-')[0])
 
 
+def step_of(name: str) -> int:
+    """Return the step of a checkpoint."""
+    return int(name.split('-')[2])
+
+
 @contextmanager
 def locked(directory: str) -> Iterator[None]:
     """Keep other processes from writing into a directory, or looking for a checkpoint there, at the same time.
@@ -67,14 +72,20 @@ def kept(directory: str) -> Iterator[List[str]]:
 
 
 @contextmanager
-def shared(path: str) -> Iterator[None]:
-    """Show other processes that this one uses the directory of a checkpoint, see :func:`is_read_by_others`."""
-    handles = []
+def shared(path: str) -> Iterator[bool]:
+    """Show other processes that this one uses the directory of a checkpoint, see :func:`is_read_by_others`.
+
+    Yield False if another process removes it just now.
+    """
+    handles, is_usable = [], True
     try:
         with suppress(OSError):  # damage is found later; not every file system has such locks
             handles.append(open_at_once(path))
-            fcntl.flock(handles[0], fcntl.LOCK_SH | fcntl.LOCK_NB)
-        yield
+            try:
+                fcntl.flock(handles[0], fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                is_usable = False
+        yield is_usable
     finally:
         for handle in handles:
             os.close(handle)

@@ -1,12 +1,14 @@
 """Reads a dynamic table from a whole checkpoint and its deltas: each row comes from the newest of them that has it."""
-from typing import Dict, Iterator, List, Sequence, Tuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Container, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from . import npy_files
 from .table_files import Part, TableDescription, columns_of
 
-#: Rows that are merged at a time, over all parts.
-MERGED_ROWS = 1 << 18
+#: Rows that are merged at a time, over all parts, and their bytes, unless that is less than a row of each part.
+MERGED_ROWS, MERGED_BYTES = 1 << 18, 16 << 20
 
 #: The parts that each checkpoint has of a table, from new to old.
 Layers = Sequence[Sequence[Part]]
@@ -23,9 +25,15 @@ class _MergedKeys:
         """Return the next keys, `step` at most."""
         return self.keys[self.position:self.position + step]
 
+    def advance(self, count: int) -> None:
+        """Leave the next keys behind."""
+        for array in [self.keys, *self.columns.values()]:
+            npy_files.release(array[self.position:self.position + count])
+        self.position += count
+
 
 def find_rows(layers: Layers, keys: np.ndarray, column: str, out: np.ndarray) -> np.ndarray:
-    """Write the rows of sorted, unique `keys` to `out`; return a mask of the keys that have a row.
+    """Write the rows of sorted `keys` to `out`; return a mask of the keys that have a row.
 
     Memory depends on the number of keys only.
     """
@@ -46,50 +54,92 @@ def find_rows(layers: Layers, keys: np.ndarray, column: str, out: np.ndarray) ->
     return has_row
 
 
+def removed_keys(layers: Layers) -> Iterator[np.ndarray]:
+    """Yield the keys, once each and in pieces, that some layer removes and that have no row in it or a newer one."""
+    for number, layer in enumerate(layers):
+        for part in layer:
+            for start in range(0, len(part.removed), MERGED_ROWS):
+                keys = part.removed[start:start + MERGED_ROWS]
+                is_newer = np.zeros(len(keys), bool)
+                for other in [other for newer in layers[:number] for other in newer]:
+                    is_newer[_search(other.keys, keys)[0]] = True
+                    is_newer[_search(other.removed, keys)[0]] = True
+                for other in layer:
+                    is_newer[_search(other.keys, keys)[0]] = True
+                yield keys[~is_newer]
+
+
 def _search(stored: np.ndarray, keys: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     """Return the places of the `keys` that are stored, and where they are stored."""
     if not len(stored) or not len(keys):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    rows = np.minimum(np.searchsorted(stored, keys), len(stored) - 1)
-    places = np.flatnonzero(stored[rows] == keys)
-    return places, rows[places]
+    # Parts of a compacted checkpoint have ranges of keys.
+    begin, end = np.searchsorted(keys, stored[0]), np.searchsorted(keys, stored[-1], 'right')
+    rows = np.searchsorted(stored, keys[begin:end])
+    places = np.flatnonzero(stored[rows] == keys[begin:end])
+    return places + begin, rows[places]
 
 
-def merged(layers: Layers, description: TableDescription) -> Iterator[Tuple[np.ndarray, Dict[str, np.ndarray]]]:
+def merged_ahead(layers: Layers, description: TableDescription, column_names: Optional[Container[str]] = None
+                 ) -> Iterator[Tuple[np.ndarray, Dict[str, np.ndarray]]]:
+    """Yield the pieces of :func:`merged`; a thread merges the next piece while the caller works on one."""
+    pieces = merged(layers, description, column_names)
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, pieces, None)
+        while True:
+            piece = coming.result()
+            if piece is None:
+                return
+            coming = thread.submit(next, pieces, None)
+            yield piece
+
+
+def merged(layers: Layers, description: TableDescription, column_names: Optional[Container[str]] = None
+           ) -> Iterator[Tuple[np.ndarray, Dict[str, np.ndarray]]]:
     """Yield all rows of a table in the order of their keys, in pieces of about :data:`MERGED_ROWS`: keys and columns.
+
+    `column_names` has the names of the columns, by default all.  Pages that were read leave the memory of the process.
     """
+    def chosen(columns: Dict[str, Any]) -> Dict[str, Any]:
+        return {name: column for name, column in columns.items() if column_names is None or name in column_names}
+
     sources: List[_MergedKeys] = []
     for layer in layers:
-        sources += [_MergedKeys(part.keys, part.columns, False) for part in layer]
+        sources += [_MergedKeys(part.keys, chosen(part.columns), False) for part in layer]
         sources += [_MergedKeys(part.removed, {}, True) for part in layer]
-    types = dict(columns_of(description))
+    types = chosen(columns_of(description))
     for source in sources:
         for name, column in source.columns.items():
             types.setdefault(name, (column.dtype, None))
+    row_bytes = 8 + sum(np.dtype(dtype).itemsize * (width or 1) for dtype, width in types.values())
+    most_rows = min(MERGED_ROWS, MERGED_BYTES // row_bytes)
     while True:
         sources = [source for source in sources if source.position < len(source.keys)]
         if not sources:
             return
         # No source has a key up to `limit` that is not among the keys of this round.
-        step = max(1, MERGED_ROWS // len(sources))
+        step = max(1, most_rows // len(sources))
         limit = min(source.head(step)[-1] for source in sources)
         counts = [int(np.searchsorted(source.head(step), limit, 'right')) for source in sources]
-        keys, first = np.unique(np.concatenate([source.head(count) for source, count in zip(sources, counts)]),
-                                return_index=True)  # the first one is the newest
-        ends = np.cumsum(counts)
-        columns = {name: np.zeros((len(keys),) if width is None else (len(keys), width), dtype)
-                   for name, (dtype, width) in types.items()}
-        stays = np.ones(len(keys), bool)
-        for source, count, end in zip(sources, counts, ends):
-            places = np.flatnonzero((first >= end - count) & (first < end))
-            if source.removes:
-                stays[places] = False
-            else:
-                rows = first[places] - (end - count) + source.position
-                for name, column in source.columns.items():
-                    columns[name][places] = column[rows]
-            source.position += count
-        if not stays.all():
-            keys, columns = keys[stays], {name: column[stays] for name, column in columns.items()}
+        keys = np.concatenate([source.head(count) for source, count in zip(sources, counts)])
+        # Places of the columns' rows among those of all sources; keys that are removed have no rows.
+        places = np.arange(len(keys)) - np.repeat(
+            np.cumsum([count if source.removes else 0 for source, count in zip(sources, counts)]), counts)
+        if len(sources) > 1 or sources[0].removes:
+            keys, first = np.unique(keys, return_index=True)  # the first one is the newest
+            places[np.repeat([source.removes for source in sources], counts)] = -1
+            places = places[first]
+            stays = places >= 0
+            if not stays.all():
+                keys, places = keys[stays], places[stays]
+        columns = {}
+        for name, (dtype, width) in types.items():
+            column = np.concatenate([
+                source.columns[name][source.position:source.position + count] if name in source.columns
+                else np.zeros((count,) if width is None else (count, width), dtype)
+                for source, count in zip(sources, counts) if not source.removes] or [np.zeros(0, dtype)])
+            columns[name] = column if len(sources) == 1 else column.take(places, axis=0)
+        for source, count in zip(sources, counts):
+            source.advance(count)
         if len(keys):
             yield keys, columns

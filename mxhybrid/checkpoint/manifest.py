@@ -70,6 +70,8 @@ def flaw(content: Dict[str, Any]) -> str:
     step, shards, arrays = content.get('step'), content.get('shards'), content.get('arrays')
     if not _is_count(step):
         return 'has no step'
+    if not isinstance(content.get('saved_at', 0), (int, float)):
+        return 'has a wrong time'
     if not isinstance(shards, list) or not isinstance(arrays, dict):
         return 'lists no shards or no arrays'
     for number, shard in enumerate(shards):

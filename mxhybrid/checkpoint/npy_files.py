@@ -17,6 +17,10 @@ _HEADER_BYTES = 128
 #: Bytes of a header that this module reads.
 _MAX_HEADER_BYTES = 1 << 16
 
+#: Bytes that are written together from which on the disk starts to write them at once, so that little is left for the
+#: end; the constant is that of sync_file_range(2), an error of which has no consequence.
+_STARTED_BYTES, _SYNC_FILE_RANGE_WRITE = 1 << 18, 2
+
 
 class FormatError(ValueError):
     """The content of a file is not an array of the expected kind; the message goes after the name of the file."""
@@ -59,7 +63,11 @@ class ArrayWriter:
         rows = np.ascontiguousarray(rows, self._dtype)
         if rows.shape[1:] != self._shape()[1:]:
             raise ValueError('rows of shape %s do not continue an array of shape %s' % (rows.shape, self._shape()))
+        begin = self._file.tell()
         self._file.write(rows.reshape(-1).view(np.uint8).data)
+        if rows.nbytes >= _STARTED_BYTES:
+            self._file.flush()
+            _LIBC.sync_file_range(self._file.fileno(), begin, rows.nbytes, _SYNC_FILE_RANGE_WRITE)
         self.rows += len(rows)
 
 
@@ -100,6 +108,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
 _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_LIBC.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+_LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -123,3 +133,17 @@ def mapped_bytes(path: str) -> np.ndarray:
     if not size_bytes:  # an empty file cannot be mapped
         return np.empty(0, np.uint8)
     return np.asarray(_Mapping(path, size_bytes))
+
+
+def release(array: np.ndarray) -> None:
+    """Take the pages of a mapped array, whose elements are adjacent, out of the memory of this process.
+
+    A later access finds them in the page cache, or reads them again.  An array that is not mapped stays as it is.
+    """
+    base = array.base
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, _Mapping) and array.nbytes:
+        begin = array.__array_interface__['data'][0]
+        first = begin // mmap.PAGESIZE * mmap.PAGESIZE
+        _LIBC.madvise(first, (begin + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first, mmap.MADV_DONTNEED)

@@ -1,6 +1,7 @@
 """Opens a checkpoint to read its tables, for evaluation and serving: mapped, and without MXNet."""
 import contextlib
 import os
+import time
 from types import TracebackType
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Type, Union
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from ..base.errors import CheckpointError, InputError
 from ..base.log import get_logger
-from . import folder, layers, tensor_files
+from . import folder, layers, manifest, tensor_files
 from .npy_files import FormatError
 from .philox import fill_first_values
 from .reader import Damaged, Reader, shard_file, shard_key
@@ -17,8 +18,10 @@ from .table_files import Part, TableDescription
 logger = get_logger(__name__)
 
 _WEIGHT = '/weight'
+#: Seconds between two attempts to lock a checkpoint that another process removes.
+_RETRY_S = 0.01
 #: ``RowStore::kDefaultKey``.
-_DEFAULT_KEY = np.iinfo(np.int64).min
+DEFAULT_KEY = np.iinfo(np.int64).min
 
 
 class ReadOnlyTable:
@@ -31,9 +34,10 @@ class ReadOnlyTable:
     dtype : numpy.dtype
     """
 
-    def __init__(self, name: str, description: TableDescription, table_layers: List[List[Part]]):
+    def __init__(self, name: str, description: TableDescription, table_layers: List[List[Part]], locks: Any = None):
         self.name, self.width, self.dtype = name, description.width, np.dtype(description.dtype)
-        self._description, self._layers = description, table_layers
+        self.description, self.layers = description, table_layers
+        self._locks = locks  # writers do not remove the files as long as the table is in use
 
     def rows(self, keys: Any) -> np.ndarray:
         """Return the rows of some keys.
@@ -54,37 +58,45 @@ class ReadOnlyTable:
         InputError
             Keys are not integers, or are no rows of the table.
         """
-        keys = _integers(self.name, keys, self._description.rows)
-        unique, inverse = np.unique(keys, return_inverse=True)
-        result = np.empty((len(unique), self.width), self.dtype)
-        missing = ~layers.find_rows(self._layers, unique, 'rows', result)
-        if missing.any():
-            first = np.empty((int(missing.sum()), self.width), self.dtype)
-            fill_first_values(self._description.first_values, self._as_read(unique[missing]), first)
-            result[missing] = first
-        return result[inverse.reshape(-1)].reshape(keys.shape + (self.width,))
+        keys = _integers(self.name, keys, self.description.rows)
+        ordered, order, found_rows, has_row = self._find(keys)
+        if not has_row.all():
+            first = np.empty((len(keys.reshape(-1)) - int(has_row.sum()), self.width), self.dtype)
+            fill_first_values(self.description.first_values, self._as_read(ordered[~has_row]), first)
+            found_rows[~has_row] = first
+        result = np.empty_like(found_rows)
+        result[order] = found_rows
+        return result.reshape(keys.shape + (self.width,))
+
+    def _find(self, keys: np.ndarray) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the sorted keys, the place of each in `keys`, their rows, and a mask of those that have a row."""
+        flat = keys.reshape(-1)
+        order = np.argsort(flat)
+        ordered, found_rows = flat[order], np.empty((len(flat), self.width), self.dtype)
+        return ordered, order, found_rows, layers.find_rows(self.layers, ordered, 'rows', found_rows)
 
     def _as_read(self, keys: np.ndarray) -> np.ndarray:
         """Return the keys whose first values keys without a row have: in a table that admits keys, the default key."""
-        return np.full_like(keys, _DEFAULT_KEY) if self._description.options.get('admit', 1) > 1 else keys
+        return np.full_like(keys, DEFAULT_KEY) if self.description.options.get('admit', 1) > 1 else keys
 
     def contains(self, keys: Any) -> np.ndarray:
         """Return a mask of the keys that have a row in the checkpoint."""
-        keys = _integers(self.name, keys, self._description.rows)
-        unique, inverse = np.unique(keys, return_inverse=True)
-        has_row = layers.find_rows(self._layers, unique, 'rows', np.empty((len(unique), self.width), self.dtype))
-        return has_row[inverse.reshape(-1)].reshape(keys.shape)
+        keys = _integers(self.name, keys, self.description.rows)
+        _, order, _, has_row = self._find(keys)
+        result = np.empty_like(has_row)
+        result[order] = has_row
+        return result.reshape(keys.shape)
 
     def pieces(self) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
         """Yield all stored rows in the order of their keys, in pieces: keys and rows."""
-        for keys, columns in layers.merged(self._layers, self._description):
+        for keys, columns in layers.merged(self.layers, self.description, ('rows',)):
             yield keys, columns['rows']
 
     def __len__(self) -> int:
         """Return the number of stored rows; it takes time if there are deltas."""
-        if len(self._layers) == 1:
-            return sum(len(part.keys) for part in self._layers[0])
-        return sum(len(keys) for keys, _ in self.pieces())
+        if len(self.layers) == 1:
+            return sum(len(part.keys) for part in self.layers[0])
+        return sum(len(keys) for keys, _ in layers.merged(self.layers, self.description, ()))
 
 
 class ReadOnlyArray:
@@ -97,12 +109,13 @@ class ReadOnlyArray:
     dtype : numpy.dtype
     """
 
-    def __init__(self, name: str, reader: Reader, stored_name: str):
+    def __init__(self, name: str, reader: Reader, stored_name: str, locks: Any = None):
         entry = reader.content['arrays'][stored_name]
         self.name, self.shape, self.dtype = name, tuple(entry['shape']), np.dtype(entry['dtype'])
         self._reader, self._stored_name, self._pieces = reader, stored_name, entry['pieces']
         self._starts = np.array([first for _, first, _ in entry['pieces']], np.int64)
         self._maps: Dict[int, np.ndarray] = {}
+        self._locks = locks  # as for tables
 
     def _piece(self, number: int) -> np.ndarray:
         if number not in self._maps:
@@ -129,11 +142,27 @@ class ReadOnlyArray:
             result[here] = self._piece(number)[elements[here] - self._starts[number]]
         return result.reshape(ids.shape + self.shape[1:])
 
+    def _elements(self, start: int, stop: int) -> np.ndarray:
+        """Return a copy of elements, counted in C order."""
+        result = np.empty(stop - start, self.dtype)
+        for number, (_, first, last) in enumerate(self._pieces):
+            low, high = max(start, first), min(stop, last)
+            if low < high:
+                result[low - start:high - start] = self._piece(number)[low - first:high - first]
+        return result
+
     def numpy(self) -> np.ndarray:
         """Return the whole array."""
-        parts = [self._piece(number) for number in range(len(self._pieces))]
-        flat = np.concatenate(parts) if parts else np.zeros(0, self.dtype)
-        return flat.reshape(self.shape)
+        return self._elements(0, manifest.size(self.shape)).reshape(self.shape)
+
+    def pieces(self) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
+        """Yield the numbers of all rows and the rows, with one dimension each, in pieces."""
+        rows, width = (self.shape or (1,))[0], manifest.size(self.shape[1:])
+        step = max(1, layers.MERGED_BYTES // max(1, width * self.dtype.itemsize))
+        for start in range(0, rows, step):
+            stop = min(start + step, rows)
+            elements = self._elements(start * width, stop * width)
+            yield np.arange(start, stop), elements.reshape(stop - start, width)
 
 
 def _integers(name: str, values: Any, rows: Optional[int]) -> np.ndarray:
@@ -161,18 +190,25 @@ class OpenCheckpoint(Mapping[str, Union[ReadOnlyTable, ReadOnlyArray]]):
     step : int
     extra : JSON value
         As :func:`mxhybrid.checkpoint.save` got them.
+    chain : list of str
+        The names of the checkpoint and of those that it builds on, from new to old.
+    saved_at : float
+        The time at which the checkpoint was written, in seconds since 1970.
     """
 
     def __init__(self, reader: Reader, bases: List[Reader], locks: contextlib.ExitStack):
         self.path, self.step, self.extra = reader.path, reader.content['step'], reader.content.get('extra')
+        self.saved_at = reader.saved_at()
+        self.chain = [os.path.basename(one.path) for one in [reader] + bases]
         self._locks = locks
         self._values: Dict[str, Union[ReadOnlyTable, ReadOnlyArray]] = {}
         for name in reader.content['arrays']:
             if name.endswith(_WEIGHT):
                 short = name[:-len(_WEIGHT)]
-                self._values[short] = ReadOnlyArray(short, reader, name)
+                self._values[short] = ReadOnlyArray(short, reader, name, locks)
         for name, entry in reader.tables.items():
-            self._values[name] = ReadOnlyTable(name, TableDescription.from_json(entry), reader.layers(name, bases))
+            self._values[name] = ReadOnlyTable(name, TableDescription.from_json(entry), reader.layers(name, bases),
+                                               locks)
 
     def __getitem__(self, name: str) -> Any:
         for candidate in (name, '%s.weight' % name):
@@ -221,19 +257,27 @@ def open_checkpoint(directory: Any, *, verify: bool = False) -> OpenCheckpoint:
     CheckpointError
         There is no checkpoint, or none that is whole.
     """
-    directory = os.path.abspath(os.fspath(directory))
-    among: Optional[List[str]] = None
+    directory, only = os.path.abspath(os.fspath(directory)), ''
     if folder.NAME.fullmatch(os.path.basename(directory)):
-        directory, name = os.path.split(directory)
-        among = [name]
-    problems = []
-    if not folder.names(directory):
-        raise CheckpointError('%s has no checkpoint: give the directory to which a job saves' % directory)
-    with folder.kept(directory) as names:
-        for name in names if among is None else among:
-            locks = contextlib.ExitStack()
+        directory, only = os.path.split(directory)
+    # The lock of the directory, which a writer may have for long, is not needed: names are read again if a writer has
+    # removed or compacted a checkpoint meanwhile.
+    deadline = time.monotonic() + folder.LOCK_TIMEOUT_S
+    while True:
+        names = folder.names(directory)
+        chosen = [name for name in names if only in ('', name)]
+        if not chosen:
+            raise CheckpointError('%s has no checkpoint%s: give the directory to which a job saves'
+                                  % (directory, only and ' ' + only))
+        problems: List[str] = []
+        for name in chosen:
+            locks, is_usable = contextlib.ExitStack(), True
             try:
-                locks.enter_context(folder.shared(os.path.join(directory, name)))  # its bases stay with it
+                is_usable = locks.enter_context(folder.shared(os.path.join(directory, name)))
+                if not is_usable:  # for an instant
+                    time.sleep(_RETRY_S)
+                    raise Damaged('another process holds a lock of %s' % os.path.join(directory, name))
+                # Its bases stay with it.
                 reader = Reader(os.path.join(directory, name))
                 bases = reader.bases()
                 if verify:
@@ -243,7 +287,10 @@ def open_checkpoint(directory: Any, *, verify: bool = False) -> OpenCheckpoint:
                 return OpenCheckpoint(reader, bases, locks)
             except Damaged as problem:
                 locks.close()
+                if (not is_usable or folder.names(directory) != names) and time.monotonic() < deadline:
+                    break
                 problems.append(str(problem))
                 logger.warning('damaged checkpoint: %s; trying the one before', problem)
-    raise CheckpointError('no checkpoint in %s is whole: %s. Save again, or read a copy'
-                          % (directory, '; '.join(problems)))
+        else:
+            raise CheckpointError('no checkpoint in %s is whole: %s. Save again, or read a copy'
+                                  % (directory, '; '.join(problems)))

@@ -149,6 +149,10 @@ class Reader:
                 return layers
         raise self._damaged(MANIFEST, 'has a delta of %s without a base' % name)
 
+    def saved_at(self) -> float:
+        """Return the time at which the checkpoint was written, in seconds since 1970."""
+        return float(self.content.get('saved_at') or os.path.getmtime(os.path.join(self.path, MANIFEST)))
+
     def _shard(self, number: int) -> Dict[str, np.ndarray]:
         if self._last[0] == number:
             return self._last[1]

@@ -19,7 +19,7 @@ into `extra`.  Statistics that every worker keeps for itself, such as those of B
 import contextlib
 import os
 import sys
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, Callable, List, NamedTuple, Optional
 
 import mxnet as mx
 
@@ -28,8 +28,10 @@ from ..base.files import sync_directory
 from ..base.log import get_logger
 from ..kvstore.on_demand_copy import uncounted_reads
 from ..kvstore.trainer_step import hooks_of
+from ..messaging.keeper_channel import tell_keeper
 from ..native.trainers import has_values
 from . import collect, files, folder, manifest, restore
+from .background import ArrayCopies, saves_in_background
 from .dynamic_tables import TableSave, misfit_of_tables, put_tables, split_off_tables, stored_tables, take_first_values
 from .newest import NewestCheckpoint
 from .split_weights import Gathering
@@ -50,7 +52,7 @@ class Checkpoint(NamedTuple):
 
 
 def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *, keep: int = 3,
-         delta: bool = False) -> str:
+         delta: bool = False, wait: bool = True) -> Optional[str]:
     """Write a checkpoint (collective).
 
     Parameters
@@ -72,16 +74,21 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
     delta : bool, optional
         Whether to write, for dynamic tables, only the rows that changed since this Trainer's last save into the same
         directory.  All rows are written if there was none, if it was removed, or if too much has changed.
+    wait : bool, optional
+        Whether to return when the checkpoint is on the disk.  With False, the call copies what the checkpoint shall
+        have, and training goes on while the copies are written; see :func:`wait`.  Rows of dynamic tables in memory are
+        not copied: a forked process writes them.  A save that follows first waits for this one.
 
     Returns
     -------
-    str
-        Path of the checkpoint.
+    str or None
+        Path of the checkpoint; None with ``wait=False``.
 
     Raises
     ------
     CheckpointError
-        Worker 0 cannot write (raised on all workers); no new checkpoint is left then.
+        Worker 0 cannot write, or an earlier save with ``wait=False`` has failed (raised on all workers); no new
+        checkpoint is left then.
     InputError
         A parameter has no values yet, or `step`, `extra` or `keep` cannot be used.
     """
@@ -97,6 +104,7 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
                              'the shape of its input is not given' % item.name)
     for item in tables:
         item.param.first_values  # noqa: B018 (an InputError before initialize)
+    saves_in_background.settle()
     workers = workers_of(trainer)
     start_training(trainer)
     trainer_hooks = hooks_of(trainer)
@@ -107,35 +115,54 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
 
     table_save, opened = TableSave(trainer, tables, directory), contextlib.ExitStack()
     writers: List[files.Writer] = []
+    copies = ArrayCopies(directory)
 
     def open_writer() -> files.Writer:
         new = not os.path.isdir(directory)
         os.makedirs(directory, exist_ok=True)
         if new:
             sync_directory(os.path.dirname(directory))
-        opened.enter_context(folder.locked(directory))
-        writers.append(opened.enter_context(files.Writer(directory)))
+        # Readers wait for the lock: a save in the background holds it only at its beginning and end.
+        with contextlib.ExitStack() as beginning:
+            (opened if wait else beginning).enter_context(folder.locked(directory))
+            writers.append(opened.enter_context(files.Writer(directory)))
         return writers[0]
 
-    def write() -> str:
+    later: List[Callable[[], str]] = []
+
+    def write() -> Optional[str]:
         stored_extra = manifest.plain(extra, 'extra')
         table_save.raise_problem()
         writer = writers[0] if writers else open_writer()
-        table_save.add(writer)
         content = {'mxhybrid': sys.modules['mxhybrid'].__version__, 'extra': stored_extra,
                    'trainer': collect.describe(trainer, items, tables, gathering)}
-        for array in collect.arrays(trainer, items, gathering):
-            writer.add(array.name, array.shape, array.dtype, array.pieces())
-        path = writer.commit(int(step), content, keep, table_save.bases)
-        table_save.remember(writer.identity)
-        return path
+        arrays = collect.arrays(trainer, items, gathering)
+        if not wait:
+            arrays = iter([copies.add(array) for array in arrays])
+
+        def finish() -> str:
+            for array in arrays:
+                writer.add(array.name, array.shape, array.dtype, array.pieces())
+            table_save.finish()
+            table_save.add(writer)
+            with contextlib.nullcontext() if wait else folder.locked(directory):
+                path = writer.commit(int(step), content, keep, table_save.bases)
+            table_save.remember(writer.identity)
+            logger.info('checkpoint of step %d: %s', step, path)
+            tell_keeper(['checkpoint', step])
+            return path
+
+        if wait:
+            return finish()
+        later.append(finish)
+        return None
 
     with opened, mx.autograd.pause(), uncounted_reads(trainer):
         if tables:
-            table_save.write(workers, open_writer, delta)
+            table_save.write(workers, open_writer, delta, wait)
         path = on_worker_0(workers, 'save', write, gathering.finish)
-    if workers.rank == 0:
-        logger.info('checkpoint of step %d: %s', step, path)
+        if not wait:
+            saves_in_background.start(workers, int(step), later, opened.pop_all())
     return path
 
 
@@ -160,10 +187,12 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
     Raises
     ------
     CheckpointError
-        No checkpoint is whole, none can be read, or it belongs to another model (raised on all workers).  If the
+        No checkpoint is whole, none can be read, it belongs to another model, or an earlier save with ``wait=False``
+        has failed (raised on all workers).  If the
         message says that the load failed after a part was restored, weights are partly restored.
     """
     items, tables = split_off_tables(trainer, collect.items_of(net, trainer))
+    saves_in_background.settle()
     workers = workers_of(trainer)
     directory = os.path.abspath(os.fspath(directory))
     checkpoint = NewestCheckpoint(directory)  # worker 0 alone looks for it and reads it

@@ -32,6 +32,8 @@ from .npy_files import ArrayWriter, FormatError
 
 #: Bytes that are read at a time to compute a digest.
 _DIGEST_BYTES = 1 << 20
+#: The most files of a directory that are flushed at a time.
+_SEALED_FILES = 8
 #: Largest width of a row or of its state that a reader accepts.
 _MAX_WIDTH = 1 << 24
 _KEYS, _ROWS, _REMOVED = 'keys', 'rows', 'removed'
@@ -169,14 +171,18 @@ def part_directory(number: int) -> str:
 
 def seal(path: str) -> Dict[str, Any]:
     """Flush the files of a written part to the disk; return its entry in the manifest, with digests."""
-    files = sorted(name for name in os.listdir(path) if name.endswith('.npy'))
-    with ThreadPoolExecutor(max(1, len(files))) as threads:  # digests, reads and fsync release Python's lock
-        sealed = dict(zip(files, threads.map(lambda name: _sealed(os.path.join(path, name)), files)))
-    entry = {'files': {name[:-len('.npy')]: record for name, record in sealed.items()}}
+    files = {name[:-len('.npy')]: record for name, record in sealed_files(path).items() if name.endswith('.npy')}
+    return {'files': files, 'rows': len(npy_files.mapped(os.path.join(path, _KEYS + '.npy'))),
+            'removed': len(npy_files.mapped(os.path.join(path, _REMOVED + '.npy'))) if _REMOVED in files else 0}
+
+
+def sealed_files(path: str) -> Dict[str, Dict[str, Any]]:
+    """Flush the files of a directory to the disk; return their records by name."""
+    names = sorted(os.listdir(path))
+    with ThreadPoolExecutor(max(1, min(len(names), _SEALED_FILES))) as threads:  # digests, reads and fsync release
+        sealed = dict(zip(names, threads.map(lambda name: _sealed(os.path.join(path, name)), names)))  # Python's lock
     sync_directory(path)
-    removed = _REMOVED in entry['files']
-    return dict(entry, rows=len(npy_files.mapped(os.path.join(path, _KEYS + '.npy'))),
-                removed=len(npy_files.mapped(os.path.join(path, _REMOVED + '.npy'))) if removed else 0)
+    return sealed
 
 
 def _sealed(path: str) -> Dict[str, Any]:

@@ -40,6 +40,12 @@ def horovodrun_processes(job: List[str], workers: int, scheduler_port: int) -> L
     return [('horovodrun', command + job, {})]
 
 
+def elastic_processes(job: List[str], workers: int, scheduler_port: int) -> List[Process]:
+    """Return the process of ``mxhybrid run``."""
+    return [('mxhybrid run', interpreter() + ['-m', 'mxhybrid', 'run', '-np', str(workers), '--reset-limit', '0'] + job,
+             {})]
+
+
 def launch_py_processes(job: List[str], workers: int, scheduler_port: int) -> List[Process]:
     """Return the processes that MXNet's ``launch.py -n workers -s 1 --launcher local`` starts, with its variables.
 
@@ -56,6 +62,7 @@ def launch_py_processes(job: List[str], workers: int, scheduler_port: int) -> Li
 #: By name: the function that returns the processes, and True if there may be several workers.
 LAUNCHERS: Dict[str, Tuple[Callable[[List[str], int, int], List[Process]], bool]] = {
     'python': (python_processes, False), 'horovodrun': (horovodrun_processes, True),
+    'mxhybrid run': (elastic_processes, True),
     'launch.py': (launch_py_processes, True)}
 
 

@@ -16,7 +16,7 @@ from ..base.launcher import is_worker
 from . import console
 
 #: Modules of subcommands, in the order in which help lists them.
-COMMANDS = ('doctor', 'selftest', 'calibrate', 'plan', 'report', 'partitions', 'checkpoint', 'env')
+COMMANDS = ('run', 'doctor', 'selftest', 'calibrate', 'plan', 'report', 'partitions', 'checkpoint', 'env')
 
 _EPILOG = """\
 check a new installation:

@@ -5,6 +5,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 
 import numpy as np
 
+from ..base.memory_copy import work_on_copy
 from ..lane.keyed_rows import KeyedRows
 from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
@@ -30,6 +31,7 @@ class LocalTable(OptimizedTable):
         super().__init__(name, width, dtype)
         self._store = RowStore(width, self.dtype, first_values, **options, directory=directory,
                                resident_bytes=resident_bytes)
+        self._in_files = bool(directory)
         self._optimizer: Optional[TableOptimizer] = None
         self._has_state = False
         #: The array that pushes overwrite: -1 for rows, or the number of one of optimizer state; None for an update.
@@ -98,6 +100,28 @@ class LocalTable(OptimizedTable):
         """Save the rows in ``directory/0``."""
         with naming_table(self.name):
             return Saved({'0': self._store.save(os.path.join(directory, '0'), since['0'] if since else None)}, [])
+
+    @property
+    def is_in_memory(self) -> bool:
+        """True if the rows are in memory, and not in files."""
+        return not self._in_files
+
+    @staticmethod
+    def save_copies(tables: Sequence['LocalTable'], directories: Sequence[str], since: Sequence[Optional[Marks]],
+                    token: str, results: str) -> Optional[List[str]]:
+        """Save tables in memory as :meth:`save` does, but from a copy of this process's memory, while it goes on.
+
+        Return the file in the directory `results` in which the copy leaves its results, by directory and partition.
+        """
+        def save() -> Dict[str, Any]:
+            return {directory: table.save(directory, marks, token).parts
+                    for table, directory, marks in zip(tables, directories, since)}
+
+        files = [os.path.join(results, '0.json')]
+        work_on_copy(save, files[0])
+        for table in tables:
+            table._store.mark()
+        return files
 
     def hosts_without(self, file: str) -> List[str]:
         """Return no hosts: the rows are in the process that writes the file."""

@@ -12,16 +12,19 @@ batch size, learning rate, wd,  gradients are summed, so all workers have to upd
 momentum and others
 calls of split networks         a worker that makes a call alone would send messages that other workers take for
                                 messages of their next call
+whether a worker has joined     it makes the steps of the others with zeros, and takes their batch size; if all have
+                                joined, no worker makes the step (:mod:`mxhybrid.kvstore.joining`)
 ==============================  =====================================================================================
 
 The sum of a step is read when the next step begins, which has to wait for it anyway, or before something is saved.  A
 worker reads it at once if it has something to report: another batch size, new values, a stale gradient that the store
 would apply.  The worker then knows whether all other workers do the same.
 """
+import contextlib
 import copy
 import threading
 import zlib
-from typing import Any, Callable, List, Optional, Sequence, Set
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Set
 
 import mxnet as mx
 import numpy as np
@@ -48,7 +51,15 @@ _NUMBERS = (('batch size', 'step() and update() divide the sum of all workers by
 _SETTINGS = ('momentum', 'clip_gradient', 'beta1', 'beta2', 'epsilon', 'float_stable_eps', 'gamma1', 'gamma2', 'rho',
              'lamda1', 'beta')
 
+#: The ways in which a worker makes a step, the last number of each worker: by step(), with zeros after join(), by
+#: allreduce_grads() and update().
+_BY_STEP, _JOINED, _BY_HAND = 0, 1, 2
+
 _COMPARED = _NUMBERS + tuple((name, 'give the optimizers of all workers the same') for name in _SETTINGS)
+
+
+class AllJoined(Exception):
+    """All workers have joined: no worker makes this step."""
 
 
 class StepConsistency:
@@ -60,6 +71,8 @@ class StepConsistency:
         self.new_values: Set[str] = set()
         #: Batch size by which the last sum of gradients was divided; 0 before the first step.
         self.batch_size = 0.0
+        # Whether this worker has joined.
+        self._has_joined = False
         # The function that waits for the sum of the last step, and the sum once it was read.
         self._sum: Optional[Callable[[], np.ndarray]] = None
         # Another thread may save parameters while the next step begins and overwrites the sum.
@@ -82,6 +95,15 @@ class StepConsistency:
     def _params(self) -> List[Any]:
         return trainers.params_of(self._trainer)
 
+    @contextlib.contextmanager
+    def joined(self) -> Iterator[None]:
+        """Make steps with zeros as gradients inside of the block; `begin` raises AllJoined when all workers do so."""
+        self._has_joined = True
+        try:
+            yield
+        finally:
+            self._has_joined = False
+
     def begin(self, batch_size: Optional[float], ignore_stale: bool,
               fresh_keys: Optional[Sequence[int]] = None) -> Optional[Set[int]]:
         """Return the keys that no worker exchanges in this step, None if a gradient overflows and no worker makes the
@@ -101,10 +123,13 @@ class StepConsistency:
         if fresh_keys is not None:
             self._ever_fresh.update(fresh_keys)
         else:
-            stale = self._zero_stale(all_devices=not on_store)
-        if batch_size is not None:
+            stale = self._zero_stale(all_devices=not on_store or self._has_joined)
+        if batch_size is not None and not self._has_joined:
             self.note_batch_size(batch_size)
-        self._send(stale, overflows, ignore_stale, fresh_keys)
+        mode = _JOINED if self._has_joined else _BY_HAND if batch_size is None else _BY_STEP
+        self._send(stale, overflows, ignore_stale, fresh_keys, mode)
+        if self._has_joined:
+            self._take_batch_size()
         changed = self.batch_size != self._last_batch_size
         if self._tables.changed():
             self._read()
@@ -151,9 +176,9 @@ class StepConsistency:
             self._check()
 
     def _send(self, stale: List[int], overflows: bool, ignore_stale: bool,
-              fresh_keys: Optional[Sequence[int]] = None) -> None:
+              fresh_keys: Optional[Sequence[int]] = None, mode: int = _BY_STEP) -> None:
         params, optimizer, store = self._params, self._trainer.optimizer, self._store
-        count, width = len(params), len(_COMPARED)
+        count, width = len(params), len(_COMPARED) + 1
         report = np.zeros(2 * count + 2 + store.num_workers * width)
         if fresh_keys is None:
             fresh_keys = [key for key, _ in trainers.trained_params(self._trainer) if key not in stale]
@@ -164,7 +189,7 @@ class StepConsistency:
         report[2 * count:2 * count + 2] = overflows, ignore_stale
         report[first:first + width] = [
             self.batch_size, _learning_rate(optimizer), optimizer.wd, store.backend.call_count(NETWORK_CALL),
-            self._checksum_of_multipliers(params), self._tables.checksum(), *self._numbers_of_settings(optimizer)]
+            self._checksum_of_multipliers(params), self._tables.checksum(), *self._numbers_of_settings(optimizer), mode]
         with self._lock:
             self._values = None
             self._sum = store.backend.allreduce_numbers(report)
@@ -195,10 +220,35 @@ class StepConsistency:
     def _fresh_anywhere(self, key: int) -> bool:
         return bool(self._read()[key] > 0)
 
+    def _numbers_of_workers(self) -> np.ndarray:
+        """Return the numbers to compare, and the mode, of each worker."""
+        return self._read()[2 * len(self._params) + 2:].reshape(-1, len(_COMPARED) + 1)
+
+    def _take_batch_size(self) -> None:
+        """Divide by the batch size of the workers that have not joined; AllJoined if there are none."""
+        numbers = self._numbers_of_workers()
+        others = numbers[numbers[:, -1] != _JOINED]
+        if not len(others):
+            self._sum = self._values = None
+            raise AllJoined
+        if others[0, -1] == _BY_STEP:
+            self.batch_size = float(others[0, 0])
+            trainers.divide_by(self._trainer, self.batch_size)
+
     def _check(self) -> None:
-        numbers = self._read()[2 * len(self._params) + 2:].reshape(-1, len(_COMPARED))
+        numbers = self._numbers_of_workers()
         if numbers.tobytes() == numbers[0].tobytes() * len(numbers):
             return
+        numbers, modes = numbers[:, :-1].copy(), numbers[:, -1]
+        has_joined = modes == _JOINED
+        if has_joined.any():
+            by_hand = np.flatnonzero(modes == _BY_HAND)
+            if len(by_hand):
+                self._sum = self._values = None
+                raise InputError('join: worker %d has joined, but worker %d calls allreduce_grads() and update(), and '
+                                 'what it does between them is not known: call step() on every worker, or give all '
+                                 'workers equally many batches' % (np.flatnonzero(has_joined)[0], by_hand[0]))
+            numbers[has_joined, 0] = numbers[~has_joined][:1, 0]
         differs = (numbers != numbers[0]) & ~(np.isnan(numbers) & np.isnan(numbers[0]))
         if not differs.any():
             return

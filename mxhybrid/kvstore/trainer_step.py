@@ -313,6 +313,13 @@ class TrainerHooks:
             logger.warning('update() was called without allreduce_grads(): each worker updates with its own gradients, '
                            'so that the weights of the workers drift apart. %s', _EXCHANGE_FIRST)
 
+    def drop_gradients(self) -> None:
+        """Forget the gradients of this worker, so that a step takes zeros in their place."""
+        self.tables.drop_gradients()
+        for _, param in trained_params(self._trainer):
+            for array in arrays_of(param):
+                trainers.set_fresh(array, False)
+
     # -- its store ---------------------------------------------------------------------------------------------
 
     def init_kvstore(self, original: Callable[[], None]) -> None:

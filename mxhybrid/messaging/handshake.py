@@ -39,7 +39,7 @@ def _receive(sock: socket.socket, deadline: float) -> Dict[str, Any]:
     return message
 
 
-def _greet(sock: socket.socket, secret: str, purpose: str, number: int) -> int:
+def greet(sock: socket.socket, secret: str, purpose: str, number: int) -> int:
     """Return the number of the connecting process, on the accepting side; OSError or ValueError for a stranger."""
     nonce = secrets.token_hex(16)
     _send(sock, {'challenge': nonce})
@@ -53,7 +53,7 @@ def _greet(sock: socket.socket, secret: str, purpose: str, number: int) -> int:
     return other
 
 
-def _introduce(sock: socket.socket, secret: str, purpose: str, number: int, other: int, deadline: float) -> None:
+def introduce(sock: socket.socket, secret: str, purpose: str, number: int, other: int, deadline: float) -> None:
     """Identify this process to `other`, on the connecting side; OSError or ValueError if another program answers."""
     challenge = _receive(sock, deadline).get('challenge')
     if not isinstance(challenge, str):
@@ -80,7 +80,7 @@ def connect_peers(number: int, addresses: Sequence[Tuple[str, int]], peers: Sequ
             if other < number:
                 sock = socket.create_connection(addresses[other], timeout=timeout)
                 try:
-                    _introduce(sock, secret, purpose, number, other, deadline)
+                    introduce(sock, secret, purpose, number, other, deadline)
                 except BaseException:
                     sock.close()
                     raise
@@ -92,7 +92,7 @@ def connect_peers(number: int, addresses: Sequence[Tuple[str, int]], peers: Sequ
             listener.settimeout(left_s)
             sock, _ = listener.accept()
             with contextlib.suppress(OSError, ValueError):
-                other = _greet(sock, secret, purpose, number)
+                other = greet(sock, secret, purpose, number)
                 if other in peers and other not in connections:
                     connections[other] = sock
                     continue

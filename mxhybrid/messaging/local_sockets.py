@@ -123,12 +123,14 @@ def _own_peer(sock: socket.socket) -> bool:
 
 
 class Listener:
-    """A listening socket, by `name`, for other processes of this host; it accepts only those of the same user."""
+    """A listening socket, by `name`, for other processes of this host; it accepts only those of the same user.
 
-    def __init__(self) -> None:
+    Without a name the kernel chooses one.  Both are abstract names, which vanish with the socket.
+    """
+
+    def __init__(self, name: str = '') -> None:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # The kernel chooses an abstract name, which vanishes with the socket.
-        self._sock.bind('')
+        self._sock.bind(b'\0' + os.fsencode(name) if name else '')
         self.name = os.fsdecode(self._sock.getsockname()[1:])
         self._sock.listen(128)
         self._sock.setblocking(False)

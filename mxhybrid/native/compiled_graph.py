@@ -1,16 +1,12 @@
 """Graphs that MXNet compiles, and that a safe thread releases."""
 import atexit
-import ctypes
-import weakref
 from collections import deque
 from typing import Any, Deque, List, Tuple
 
 import mxnet as mx
 
-#: Compiled graphs that nobody can call any more.
+#: Graphs that nobody can call any more.
 _discarded: Deque[Any] = deque()
-#: All others.
-_live: 'weakref.WeakSet[CompiledGraph]' = weakref.WeakSet()
 
 
 def release_discarded() -> None:
@@ -20,13 +16,13 @@ def release_discarded() -> None:
 
 
 @atexit.register
-def _keep_all() -> None:
-    """Release discarded graphs, and keep all others until the process has ended: states of Custom operators call
-    functions of Python, which are gone when the interpreter frees the last objects.
+def _keep_the_others() -> None:
+    """Release discarded graphs, and leave all other graphs and symbols to the end of the process: Custom operators in
+    them call functions of Python when they are freed, and the interpreter may have freed these before.
     """
     release_discarded()
-    for graph in _live:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(graph.__dict__.get('_compiled')))
+    for owner in (mx.nd.CachedOp, mx.sym.Symbol):
+        owner.__del__ = lambda self: None
 
 
 class CompiledGraph:
@@ -41,7 +37,6 @@ class CompiledGraph:
 
     def __init__(self, symbol: Any, flags: List[Tuple[str, Any]]):
         self._compiled = mx.nd.CachedOp(symbol, flags)
-        _live.add(self)
 
     def __call__(self, *inputs: Any) -> List[Any]:
         """Run the graph; return its outputs."""

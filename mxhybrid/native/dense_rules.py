@@ -35,7 +35,9 @@ def begin_update(updater: Any, keys: Sequence[Any], context: Any, dtype: Any, to
     a row_sparse gradient.
     """
     optimizer = updater.optimizer
-    if (np.dtype(dtype) not in (np.float32, np.float64)
+    # The state of MXNet's adagrad is float32 whatever the type of the weight.
+    types = (np.float32,) if isinstance(optimizer, mx.optimizer.AdaGrad) else (np.float32, np.float64)
+    if (np.dtype(dtype) not in types
             or not all(key in updater.states and updater.states_synced[key] for key in keys)):
         return None
     find = _FINDERS.get(type(optimizer))
@@ -44,13 +46,20 @@ def begin_update(updater: Any, keys: Sequence[Any], context: Any, dtype: Any, to
         return None
     optimizer._set_current_context(context.device_id)
     return Update(rule_of(optimizer, together), settings_of(optimizer), states, count_and_rates(optimizer, list(keys)),
-                  together and not isinstance(optimizer, mx.optimizer.Adam))
+                  _in_lists(optimizer, together))
+
+
+def _in_lists(optimizer: Any, together: bool) -> bool:
+    # AdaGrad's operators get doubles, which are rounded as numbers of lists are.
+    return isinstance(optimizer, mx.optimizer.AdaGrad) or together and not isinstance(optimizer, mx.optimizer.Adam)
 
 
 def rule_of(optimizer: Any, together: bool) -> str:
     """Return the rule of an update, '' if there is none; see :func:`begin_update`."""
     if isinstance(optimizer, mx.optimizer.Adam):
         return 'dense adam'
+    if isinstance(optimizer, mx.optimizer.AdaGrad):
+        return 'dense adagrad'
     if optimizer.momentum > 0:
         return 'momentum'
     return '' if optimizer.momentum < 0 else 'multi sgd' if together else 'sgd'
@@ -63,6 +72,8 @@ def settings_of(optimizer: Any) -> Dict[str, float]:
     if isinstance(optimizer, mx.optimizer.Adam):
         return dict(settings, beta1=as_read(optimizer.beta1), beta2=as_read(optimizer.beta2),
                     epsilon=as_read(optimizer.epsilon))
+    if isinstance(optimizer, mx.optimizer.AdaGrad):
+        return dict(settings, epsilon=as_read(optimizer.float_stable_eps))
     return dict(settings, momentum=as_read(optimizer.momentum)) if optimizer.momentum > 0 else settings
 
 
@@ -121,5 +132,13 @@ def _of_adam(optimizer: Any, states: Sequence[Any], together: bool) -> Optional[
     return [array for state in states for array in state]
 
 
+def _of_adagrad(optimizer: Any, states: Sequence[Any], together: bool) -> Optional[List[Any]]:
+    clip = optimizer.clip_gradient
+    if clip is not None and not clip > 0:
+        return None
+    return [array for state in states for array in (state, None)]
+
+
 #: State finders by class, not by name: a subclass may compute anything.
-_FINDERS: Dict[type, Any] = {mx.optimizer.SGD: _of_sgd, mx.optimizer.Adam: _of_adam}
+_FINDERS: Dict[type, Any] = {mx.optimizer.SGD: _of_sgd, mx.optimizer.Adam: _of_adam,
+                             mx.optimizer.AdaGrad: _of_adagrad}

@@ -102,6 +102,11 @@ def loss_scaler_of(trainer: Any) -> Any:
     return getattr(trainer, '_amp_loss_scaler', None)
 
 
+def divide_by(trainer: Any, batch_size: float) -> None:
+    """Let the optimizer divide the sums of gradients as ``step(batch_size)`` does."""
+    trainer._optimizer.rescale_grad = trainer._scale / batch_size
+
+
 def params_of(trainer: Any) -> List[Any]:
     """Return the Trainer's parameters; their indices are their keys in the store."""
     return trainer._params

@@ -289,6 +289,14 @@ class RowStore:
             folder = row_files.Folder(folder)
         return row_files.save_rows(self._library, self._store, folder, self._columns(), since)
 
+    def knows_changes(self, since: int) -> bool:
+        """Return whether a save `since` a mark would write changes only, see :meth:`save`."""
+        return bool(self._library.row_store_knows_changes(self._store, since))
+
+    def mark(self) -> None:
+        """Note that the rows of this time are saved, from a copy of this process's memory."""
+        self._library.row_store_mark(self._store)
+
     def load(self, path: str, partition: int = 0, partitions: int = 1) -> int:
         """Add rows from a folder that :meth:`save` wrote, and return their number.
 

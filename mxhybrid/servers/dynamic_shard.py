@@ -3,7 +3,7 @@
 The agent of the lane has the rows, in a row store (:mod:`mxhybrid.row_store.row_store`).
 """
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, ContextManager, Iterator, Sequence
 
 from ..base.errors import JobError
 from ..base.settings import variable
@@ -40,9 +40,17 @@ class DynamicShard(LanePartition):
     def with_store(self, use: Callable[[RowStore], Any]) -> Any:
         """Return the result of `use`, called with the row store; no rows are pushed or pulled during the call."""
         def call(address: int) -> Any:
-            with RowStore.borrowed(address, self.shape[1], self._dtype, self._first_values, self._widths) as store:
+            with self.borrowed(address) as store:
                 return use(store)
-        return self._agent.with_store(self._number, self._part, call)
+        return self.with_address(call)
+
+    def with_address(self, use: Callable[[int], Any]) -> Any:
+        """Return the result of `use`, called with the address of the row store, as :meth:`with_store` does."""
+        return self._agent.with_store(self._number, self._part, use)
+
+    def borrowed(self, address: int) -> ContextManager[RowStore]:
+        """Return a context manager of the row store at its address."""
+        return RowStore.borrowed(address, self.shape[1], self._dtype, self._first_values, self._widths)
 
     def _set_optimizer_rule(self) -> None:
         assert self._optimizer is not None

@@ -28,7 +28,7 @@ from .row_prefetcher import RowPrefetcher
 
 #: Work of servers, in words.
 _WORK = {'statistics': 'count its rows', 'save': 'save its rows', 'save_here': 'save its rows',
-         'load': 'load its rows'}
+         'load': 'load its rows', 'knows': 'look for changes', 'save_copy': 'copy its rows'}
 _Result = TypeVar('_Result')
 
 
@@ -323,6 +323,34 @@ class DynamicTable(OptimizedTable):
         self._fetches = True
         return Saved(self._fetch(directory, since), hosts)
 
+    @property
+    def is_in_memory(self) -> bool:
+        """True if the rows are in memory, which a server can copy, and not in files."""
+        return not self.options.directory
+
+    @staticmethod
+    def save_copies(tables: Sequence['DynamicTable'], directories: Sequence[str], since: Sequence[Optional[Marks]],
+                    token: str, results: str) -> Optional[List[str]]:
+        """Let servers save tables in memory as :meth:`save` does, but from copies of their memory, while this worker
+        goes on (worker 0 only, at rest).
+
+        Return the files in the directory `results` in which servers will leave their results, by directory and
+        partition; None, with nothing written, if a server does not see the directories.
+        """
+        first = tables[0]
+        work: List[Any] = [[table.server_keys, directory, marks]
+                           for table, directory, marks in zip(tables, directories, since)]
+        known = first._ask('knows', tables=[[keys, marks] for keys, _, marks in work], file=token,
+                           digest=digest_of(token))
+        if any('host' in answer for answer in known if isinstance(answer, dict)):
+            return None
+        for number, answers in enumerate(zip(*known)):
+            if not all(answers):  # some owners have to write all rows
+                work[number][2] = None
+        files = [os.path.join(results, '%d.json' % server) for server in range(first.servers.num_servers)]
+        writing = first._ask('save_copy', tables=work, results=files)
+        return [file for file, writes in zip(files, writing) if writes]
+
     def _fetch(self, directory: str, since: Optional[Marks]) -> Dict[str, Any]:
         results: Dict[str, Any] = {}
         try:
@@ -357,10 +385,13 @@ class DynamicTable(OptimizedTable):
         return sorted({answer['host'] for answer in answers if not answer['sees']})
 
     def _ask(self, method: str, **arguments: Any) -> List[Any]:
-        """Return the answer of each server to a command about its partitions (worker 0 only)."""
+        """Return the answer of each server to a command about its partitions, or all servers' if it is about several
+        tables (worker 0 only).
+        """
+        servers = sorted(set(self.owners)) if 'tables' not in arguments else range(self.servers.num_servers)
         self.servers.command('dynamic_' + method, keys=self.server_keys, **arguments)
-        answers = [self.servers.read_answer(server) for server in sorted(set(self.owners))]
-        for server, answer in zip(sorted(set(self.owners)), answers):
+        answers = [self.servers.read_answer(server) for server in servers]
+        for server, answer in zip(servers, answers):
             if 'error' in answer:
                 raise JobError('%s: server %d cannot %s: %s' % (self.name, server, _WORK[method], answer['error']))
         return [answer['answer'] for answer in answers]

@@ -25,6 +25,7 @@ from mxnet.optimizer import Optimizer
 from ..base.errors import HybridError
 from ..base.files import has_digest
 from ..base.machine import remedy
+from ..base.memory_copy import work_on_copy
 from ..base.storage_probe import problem_with
 from ..lane.agent import Agent, DynamicShape, Shape
 from ..lane.membership import Membership
@@ -230,6 +231,48 @@ class Handler(Optimizer):
         self._answer_about(keys, lambda number, store: store.save(
             os.path.join(directory, str(number)), since[str(number)] if since else None))
 
+    def do_dynamic_knows(self, keys: List[int], tables: List[Tuple[List[int], Optional[Marks]]], file: str,
+                         digest: str) -> None:
+        """Leave in the mailbox, for each of the `tables`, whether saves since these marks would write changes only.
+
+        If this host does not see a file of worker 0's host, leave the answer of `do_dynamic_look`.
+        """
+        if not has_digest(file, digest):
+            self.do_dynamic_look(keys, file, digest)
+            return
+        self._answer({'answer': [since is not None and all(
+            shard.with_store(functools.partial(_knows_changes, since[str(number)]))
+            for number, shard in self._dynamic_shards(table_keys).items()) for table_keys, since in tables]})
+
+    def do_dynamic_save_copy(self, keys: List[int], tables: List[Tuple[List[int], str, Optional[Marks]]],
+                             results: List[str]) -> None:
+        """Save the partitions of several tables from a copy of this server's memory, see `work_on_copy`.
+
+        The copy writes the results, by table and partition, to the file of this server among `results`.
+        """
+        assert self._agent is not None
+        result = results[self._agent.number]
+        shards = [(shard, str(number), directory, since) for table_keys, directory, since in tables
+                  for number, shard in self._dynamic_shards(table_keys).items()]
+        addresses = [shard.with_address(lambda address: address) for shard, *_ in shards]
+
+        def save() -> Any:
+            saved: Dict[str, Dict[str, Any]] = {}
+            for (shard, part, directory, since), address in zip(shards, addresses):
+                with shard.borrowed(address) as store:
+                    saved.setdefault(directory, {})[part] = store.save(os.path.join(directory, part),
+                                                                       since[part] if since else None)
+            return saved
+
+        try:
+            if shards:  # the agent's thread is at rest meanwhile
+                shards[0][0].with_address(lambda _: work_on_copy(save, result))
+            for shard, *_ in shards:
+                shard.with_store(RowStore.mark)
+            self._answer({'answer': bool(shards)})
+        except OSError as error:
+            self._answer({'error': '%s: %s' % (type(error).__name__, error)})
+
     def do_dynamic_save_here(self, keys: List[int], since: Optional[Marks]) -> None:
         """Save the partitions of a dynamic table into files of this server, which :meth:`do_dynamic_read` reads."""
         self._scratch.close()
@@ -404,6 +447,10 @@ class Handler(Optimizer):
             self._trace_sender.finish()
         if self._lifeline is not None:
             self._lifeline.fail(text)
+
+
+def _knows_changes(since: int, store: RowStore) -> bool:
+    return store.knows_changes(since)
 
 
 def server_name() -> str:

@@ -30,7 +30,8 @@ def first_python(page):
 
 
 BLOCKS = [block for text in PAGES.values() for block in blocks_of(text)]
-SCRIPT = only_python('README.md')
+#: The train.py of all commands.
+SCRIPT = first_python('docs/launching.md')
 
 
 def commands():
@@ -65,6 +66,8 @@ def as_typed(argv):
         elif os.path.dirname(word) == os.path.dirname(sys.executable):
             word = os.path.basename(word)
         words.append(word.replace(str(REPOSITORY) + '/', ''))
+    if words[:3] == ['python', '-m', 'mxhybrid']:
+        return words[2:]
     return words[1:] if words[1] == 'horovodrun' else words
 
 

@@ -12,7 +12,8 @@ from lab.launchers import SCRIPTS
 from .test_cluster import traces
 
 BENCH = [sys.executable, SCRIPTS / 'bench']
-SMALL = ['--hosts', '2', '--workers', '2', '--shrink', '20', '--warmup', '1', '--steps', '3', '--rounds', '1']
+SMALL = ['--hosts', '2', '--workers', '2', '--shrink', '20', '--warmup', '1', '--steps', '3', '--rounds', '1',
+         '--width-scale', '0.125']
 CONTENDERS = ['hybrid', 'hybrid_float16', 'hybrid_int8', 'dist_sync', 'horovod_gather']
 #: The bytes that rounding may leave at least, and at most, of the bytes of `hybrid`.
 LEFT = {'hybrid_float16': (0.5, 0.6), 'hybrid_int8': (0.25, 0.4)}

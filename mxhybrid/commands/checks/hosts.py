@@ -1,5 +1,6 @@
 """Checks of the host: its name, network, shared memory, limits, cores, and storage for tables."""
 import fcntl
+import json
 import os
 import resource
 import socket
@@ -22,7 +23,7 @@ GROUP = 'Host'
 _FILES_ALONE, _FILES_EACH = 128, 8
 #: ioctl request: the address of an interface (linux/sockios.h).
 _SIOCGIFADDR = 0x8915
-#: Bytes of /dev/shm below which MXNet's DataLoader with worker processes runs out of them.
+#: Bytes of /dev/shm below which MXNet's DataLoader with worker processes runs out of them, and commits of models may.
 _SMALL_SHM = 256 << 20
 
 
@@ -143,6 +144,21 @@ def _shared_memory(seconds: float) -> Finding:
     return Finding(GROUP, 'shared memory', FINE, text, data=data)
 
 
+def _commits(seconds: float) -> Finding:
+    ended = call_process(interpreter() + ['-m', 'mxhybrid.elastic.keeper', '--check'], seconds, package_environment())
+    if ended.status != 0:
+        return Finding(GROUP, 'commits', ADVICE, 'elastic jobs cannot hold commits in memory: the test %s: %s'
+                       % (ended.how(seconds), ended.last_words()),
+                       'they continue from checkpoints on disk only; see the message')
+    data = json.loads(ended.output)
+    text = 'elastic jobs hold commits in %s, %s free' % ('/dev/shm' if data['has_name'] else 'memory without a name',
+                                                         size_text(data['free_bytes']))
+    if data['has_name'] and data['free_bytes'] < _SMALL_SHM:
+        return Finding(GROUP, 'commits', ADVICE, text + ': they need up to three times the size of weights and state',
+                       'docker run --shm-size=2g, or more, or allow mount namespaces', data)
+    return Finding(GROUP, 'commits', FINE, text, data=data)
+
+
 def _files(launch: Launch) -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     workers = launch.workers or 1
@@ -174,7 +190,8 @@ def check(launch: Launch, seconds: float) -> List[Finding]:
     """Check this host for the job of `launch`; anything that may block gets `seconds`."""
     checks: List[Callable[[], Finding]] = [
         lambda: _name(launch, seconds), lambda: _interfaces(launch), lambda: _ports(launch, seconds),
-        lambda: _shared_memory(seconds), lambda: _files(launch), lambda: _cores(launch), storage.memory]
+        lambda: _shared_memory(seconds), lambda: _commits(seconds), lambda: _files(launch), lambda: _cores(launch),
+        storage.memory]
     checks += [partial(storage.check_directory, directory) for directory in storage.directories(os.environ)]
     return [_guarded(host_check) for host_check in checks] + storage.check_budget(os.environ)
 

@@ -10,7 +10,8 @@ from .findings import ADVICE, FAILED, FINE, Finding
 
 GROUP = 'Settings'
 #: Variables with mxhybrid's prefix that are not settings: they pass values from one process of a job to another.
-_INTERNAL = ('MXHYBRID_ROLE', 'MXHYBRID_PARENT', 'MXHYBRID_MONITOR', 'MXHYBRID_RESTART', 'MXHYBRID_MEMBER')
+_INTERNAL = ('MXHYBRID_ROLE', 'MXHYBRID_PARENT', 'MXHYBRID_MONITOR', 'MXHYBRID_RESTART', 'MXHYBRID_MEMBER',
+             'MXHYBRID_KEEPER')
 
 
 def known_variables() -> List[str]:

@@ -3,7 +3,7 @@ from typing import Collection, Set
 
 from ...native.symbols import passes_gradient
 from .graph import Entry, Graph, Operator
-from .registry import indices, is_loss
+from .registry import indices, is_loss, rule_of
 
 
 def learning_operators(graph: Graph, frozen: Collection[str], gradient_inputs: Collection[str]) -> Set[int]:
@@ -33,10 +33,24 @@ def entries_with_gradients(graph: Graph) -> Set[Entry]:
     for operator in reversed(graph.operators):
         if operator.op != 'null' and (is_loss(operator) or any((operator.number, output) in entries
                                                                for output in range(operator.outputs))):
-            attrs = tuple((key, value) for key, value in operator.attrs.items() if not key.startswith('__'))
-            entries.update(entry for position, entry in enumerate(operator.inputs) if entry[0] not in graph.fixed
-                           and passes_gradient(operator.op, len(operator.inputs), attrs, position))
+            entries.update(entry for position, entry in enumerate(operator.inputs)
+                           if entry[0] not in graph.fixed and _passes_gradient(operator, position))
     return entries
+
+
+def asks_for_gradient(operator: Operator, asked: Collection[int]) -> bool:
+    """Return whether MXNet makes a backward pass of an operator for the sake of one of these operators that it reads.
+
+    It makes none of what reads a loss alone, or ``F.floor`` alone, whose gradient it knows to be zero.
+    """
+    return not rule_of(operator).ignores_gradient and any(
+        source in asked and _passes_gradient(operator, position)
+        for position, (source, _) in enumerate(operator.inputs))
+
+
+def _passes_gradient(operator: Operator, position: int) -> bool:
+    attrs = tuple((key, value) for key, value in operator.attrs.items() if not key.startswith('__'))
+    return passes_gradient(operator.op, len(operator.inputs), attrs, position)
 
 
 def leads_to(operator: Operator, known: Set[int]) -> bool:

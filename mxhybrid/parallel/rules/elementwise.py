@@ -134,7 +134,8 @@ _DISTRIBUTIONS = 'exponential gamma generalized_negative_binomial negative_binom
 @register(*['_random_%s_like' % name for name in _DISTRIBUTIONS])
 class RandomLike(Pointwise):
     """An operator that draws for each element: every dimension can be split, but for `axes` of Dropout, along which all
-    elements share a draw.
+    elements share a draw.  In a second backward pass of one call (``retain_graph=True``), Dropout of MXNet 1.9.1 leaves
+    out its mask.
     """
 
     not_replicable = True

@@ -6,7 +6,7 @@ import mxnet as mx
 from ...kernels.norm_operators import Statistics
 from ...native.symbols import has_gradient, joined_along, part_of, symbol_function
 from ..ops.graph import Entry, Operator, merged_shape
-from ..ops.learning import leads_to
+from ..ops.learning import asks_for_gradient, leads_to
 from ..ops.registry import collective_of, indices, is_loss, rule_of
 from ..ops.rule import Collective, OperatorShard
 from ..plans.recompute import Segment
@@ -202,7 +202,7 @@ class Program(FetchedInputs):
         for known in (self._flowing, self._learning):
             if leads_to(operator, known):
                 known.add(operator.number)
-        if leads_to(operator, self._asked) and not rule_of(operator).ignores_gradient:
+        if asks_for_gradient(operator, self._asked):
             self._asked.add(operator.number)
 
     def learns(self, operator: Operator) -> bool:
@@ -210,10 +210,7 @@ class Program(FetchedInputs):
         return operator.number in self._learning
 
     def updates_averages(self, operator: Operator) -> bool:
-        """Return whether MXNet's backward pass comes to an operator that has running averages.
-
-        Operators that read nothing but losses have no backward pass: a loss asks for no gradient.
-        """
+        """Return whether MXNet's backward pass comes to an operator that has running averages."""
         return operator.number in self._asked
 
     def rectifier_of(self, operator: Operator) -> Optional[Operator]:

@@ -21,6 +21,8 @@ from .exchange import Exchange
 from .interruption import Interrupted, Signals
 from .layers import CASES, Layers
 from .limits import Limited
+from .model_steps import TASKS
+from .models import Models
 from .pipeline import NAME as PIPELINE, SAMPLES, Pipeline
 from .plans import CASES as PLAN_NAMES, NAME as PLANS, Plans
 from .starts import NAME as START, run as run_starts
@@ -90,15 +92,16 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         prog='scripts/bench', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description='Exchange the gradients of a model between emulated hosts, by this project and by others.')
     add = parser.add_argument
-    add('--workload', choices=list(WORKLOADS) + [NAME, OVERHEAD, PLANS, PIPELINE, START, TABLES] + list(CASES),
-        default='lm1b',
-        help='tensors and access patterns; word_lm is a real training run, overhead its step in one process; layers_* '
-             'are training steps with layers split by several plans, which are the contenders then; pipeline is a '
-             'GPT with a stage on each worker, by two schedules; plans measures what the planner predicts; start '
-             'measures how long the workers of a job take to join, and tables measures dynamic tables, both '
-             'without emulated hosts')
-    add('--width-scale', type=_scale, default=0.125,
-        help='factor on the width of tables and on dense parameters; 1 is the published model')
+    add('--workload', default='lm1b',
+        choices=list(WORKLOADS) + list(TASKS) + [NAME, OVERHEAD, PLANS, PIPELINE, START, TABLES] + list(CASES),
+        help='tensors and access patterns; train_* train a network by each contender; word_lm is a real training run, '
+             'overhead its step in one process; layers_* are training steps with layers split by several plans, which '
+             'are the contenders then; pipeline is a GPT with a stage on each worker, by two schedules; plans measures '
+             'what the planner predicts; start measures how long the workers of a job take to join, and tables '
+             'measures dynamic tables, both without emulated hosts')
+    add('--width-scale', type=_scale, default=argparse.SUPPRESS,
+        help='factor on the width of tables and on dense parameters; 1 is the published model (default: the first of '
+             '1, 1/2, 1/4 and 1/8 for which the memory of this machine suffices)')
     add('--shrink', type=_positive, default=1, help='divide the size of the workload by this number, for trials')
     add('--hosts', type=_counts, default=[4], metavar='H[,H...]', help='emulated hosts; several counts give a curve')
     add('--workers', type=_positive, default=2, metavar='G', help='workers on each host')
@@ -109,8 +112,8 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--no-network', action='store_true',
         help='run plain processes on this host, without limits and byte counts; needs no root')
     add('--share', type=_scale, metavar='SHARE',
-        help='share of a processor that each host has, for the workload pipeline; by default of 80 %% of all '
-             'processors')
+        help='share of a processor that each emulated host has; by default no limit, for the workload pipeline an '
+             'equal share of 80 %% of all processors')
     add('--micro-batches', type=_positive, default=8, metavar='M',
         help='parts of the joint batch, for the workload pipeline')
     add('--contenders', type=_names, default=list(launching.CONTENDERS), metavar='NAME[,NAME...]',
@@ -136,13 +139,19 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         help='environment variable for all processes of jobs')
     add('--json', type=_output, metavar='FILE', help='write all figures, after each number of hosts or network')
     add('--plot', type=_output, metavar='FILE.png',
-        help='draw bars, and a curve over several --hosts; predictions beside measurements; needs matplotlib')
+        help='draw bars, and a curve over several --hosts; predictions beside measurements; for training workloads '
+             'FILE.svg, with -hosts and -bytes, or for one number of hosts -loss, before the ending; needs matplotlib')
+    add('--from', dest='saved', metavar='FILE', help='a file of --json, which --plot draws; nothing is run')
     add('--links', type=_output, metavar='FILE',
         help='draw the use of the link of each host over a step, for workloads that exchange gradients; the name ends '
              'in .png, .svg or .pdf; needs matplotlib')
     args = parser.parse_args(argv)
     if args.links and (args.no_network or args.workload not in WORKLOADS):
         parser.error('argument --links: it needs emulated hosts and one of the workloads %s' % ', '.join(WORKLOADS))
+    if args.saved and not args.plot:
+        parser.error('argument --from: it needs --plot, the file to draw')
+    if args.share is not None and args.no_network:
+        parser.error('argument --share: it needs emulated hosts: leave --no-network out')
     if args.no_network:
         args.mbit = [None]
     if not args.no_network and max(args.hosts) > MAX_HOSTS:
@@ -164,7 +173,7 @@ def run_hosts(args: argparse.Namespace, kind: Any, hosts: int, mbit: Optional[fl
     left_out = {name: reason for name, reason in kind.skipped(hosts).items() if name in args.contenders}
     rounds: Dict[str, List[Dict[str, Any]]] = {name: [] for name in args.contenders if name not in left_out}
     with signals.deferred(), Loopback() if mbit is None else Limited(
-            hosts, mbit, args.tcp, args.share) if args.workload == PIPELINE else Emulated(
+            hosts, mbit, args.tcp, args.share) if args.workload == PIPELINE or args.share is not None else Emulated(
                 hosts, mbit, args.tcp) as testbed:
         for number in range(args.rounds):
             for name, done in rounds.items():
@@ -175,15 +184,33 @@ def run_hosts(args: argparse.Namespace, kind: Any, hosts: int, mbit: Optional[fl
                        time.monotonic() - started))
     contenders = {name: report.over_rounds(done, kind.units(hosts)) for name, done in rounds.items()}
     report.add_ratios(contenders)
-    return {'hosts': hosts, 'workers': args.workers, 'mbit': mbit, 'unit': kind.unit, 'model': kind.describe(),
-            'skipped': left_out, 'bound': kind.bound(hosts, mbit), 'contenders': contenders,
+    return {'hosts': hosts, 'workers': args.workers, 'mbit': mbit, 'unit': kind.unit, 'units': kind.units(hosts),
+            'model': kind.describe(), 'width': getattr(kind, 'width', 1), 'skipped': left_out,
+            'bound': kind.bound(hosts, mbit), 'contenders': contenders,
             'told': kind.told(contenders)}
 
 
 def _settings(args: argparse.Namespace) -> Dict[str, Any]:
-    settings = {name: value for name, value in vars(args).items() if name not in ('json', 'plot')}
-    return dict(settings, cores=os.cpu_count(), load_before=os.getloadavg()[0], machine=platform.platform(),
-                python=platform.python_version(), started=time.strftime('%Y-%m-%dT%H:%M:%S%z'))
+    settings = {name: value for name, value in vars(args).items() if name not in ('json', 'plot', 'saved')}
+    command = 'scripts/bench ' + ' '.join(os.path.basename(word) if os.path.isabs(word) else word
+                                          for word in sys.argv[1:])
+    return dict(settings, command=command, processor=_processor(), cores=os.cpu_count(),
+                load_before=os.getloadavg()[0], machine=platform.platform(), python=platform.python_version(),
+                started=time.strftime('%Y-%m-%dT%H:%M:%S%z'))
+
+
+def _processor() -> str:
+    with open('/proc/cpuinfo') as lines:
+        return next((line.split(':', 1)[1].strip() for line in lines if line.startswith('model name')), 'unknown')
+
+
+def _draw(result: Dict[str, Any], file: str) -> None:
+    from . import plot, training_figures
+
+    if result['settings']['workload'] in TASKS:
+        say('bench: %s' % ', '.join(training_figures.draw_training(result, file)))
+    else:
+        plot.draw(result, file)
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -204,6 +231,10 @@ def main(argv: Optional[List[str]] = None) -> int:
         except InputError as error:
             say('bench: --links %s' % error)
             return 2
+    if args.saved:
+        with open(args.saved) as file:
+            _draw(json.load(file), args.plot)
+        return 0
     settings = _settings(args)
     if args.workload == OVERHEAD:
         from .overhead import run  # which trains in this very process
@@ -231,10 +262,11 @@ def main(argv: Optional[List[str]] = None) -> int:
                     if args.json:
                         _write({'settings': settings, 'runs': runs}, args.json)
             if args.plot:
-                plot.draw({'settings': settings, 'runs': runs}, args.plot)
+                _draw({'settings': settings, 'runs': runs}, args.plot)
             return 0
         with Signals() as signals:
-            kind: Any = (Training(args) if args.workload == NAME else
+            kind: Any = (Models(args) if args.workload in TASKS else
+                         Training(args) if args.workload == NAME else
                          Pipeline(args) if args.workload == PIPELINE else
                          Layers(args) if args.workload in CASES else Exchange(args))
             for hosts, mbit in itertools.product(args.hosts, args.mbit):
@@ -257,7 +289,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         say('bench: %s; all processes and namespaces are gone' % error)
         return 128 + error.number
     if args.plot:
-        plot.draw({'settings': settings, 'runs': runs}, args.plot)
+        _draw({'settings': settings, 'runs': runs}, args.plot)
     return 0
 
 

@@ -130,6 +130,10 @@ class ContenderJob(Job):
     def _wait_until(self, condition: Callable[[], Any], what: str, deadline: Optional[float] = None) -> None:
         self.wait_until(condition, (self._deadline if deadline is None else deadline) - time.monotonic(), what)
 
+    def wait_for_file(self, name: str) -> None:
+        """Wait until a worker has made a file in the job's directory."""
+        self._wait_until((self.directory / name).exists, 'the workers to be warm')
+
     def wait(self) -> None:
         """Wait until all workers have ended with 0.
 

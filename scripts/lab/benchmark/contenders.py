@@ -175,13 +175,13 @@ class _Store(Contender):
 class Hybrid(_Store):
     """The store of mxhybrid."""
 
-    _settings: Dict[str, str] = {}
+    settings: Dict[str, str] = {}
 
     def _create(self) -> Any:
         import mxhybrid
 
         # Timed probes, to choose routes, would fall into the steps that are measured.
-        return mxhybrid.create(routes=os.environ.get('MXHYBRID_ROUTES', 'servers'), **self._settings)
+        return mxhybrid.create(routes=os.environ.get('MXHYBRID_ROUTES', 'servers'), **self.settings)
 
     def _push(self, batch: int) -> None:
         # The order of gluon.Trainer with mxhybrid: dense gradients first, which backward computes before the gradients
@@ -211,23 +211,29 @@ class HybridPrefetch(Hybrid):
 class HybridStale(HybridPrefetch):
     """The same with staleness 1: rows may lack the last push of other workers, and travel during other work."""
 
-    _settings = {'staleness': '1'}
+    settings = {'staleness': '1'}
 
     def verify(self, batch: int) -> Dict[str, Dict[str, Checksum]]:
         with self.store.backend.fresh_pulls():
             return super().verify(batch)
 
 
+class HybridEngines(Hybrid):
+    """The store of mxhybrid over the existing engines alone, ps-lite and Horovod."""
+
+    settings = {'row_transport': 'ps-lite', 'dense_transport': 'horovod'}
+
+
 class HybridFloat16(Hybrid):
     """The store of mxhybrid, whose values travel as float16."""
 
-    _settings = {'wire_dtype': 'float16'}
+    settings = {'wire_dtype': 'float16'}
 
 
 class HybridInt8(Hybrid):
     """The store of mxhybrid, whose values travel as int8."""
 
-    _settings = {'wire_dtype': 'int8'}
+    settings = {'wire_dtype': 'int8'}
 
 
 class DistSync(_Store):
@@ -337,5 +343,5 @@ class HorovodGather(_Horovod):
 
 #: Class by the name that --contenders takes.
 CLASSES = {'hybrid': Hybrid, 'hybrid_prefetch': HybridPrefetch, 'hybrid_stale': HybridStale,
-           'hybrid_float16': HybridFloat16, 'hybrid_int8': HybridInt8, 'dist_sync': DistSync,
-           'horovod_gather': HorovodGather, 'horovod_dense': HorovodDense}
+           'hybrid_engines': HybridEngines, 'hybrid_float16': HybridFloat16, 'hybrid_int8': HybridInt8,
+           'dist_sync': DistSync, 'horovod_gather': HorovodGather, 'horovod_dense': HorovodDense}

@@ -12,13 +12,35 @@ from .bounds import lower_bound
 from .contender_job import ContenderJob
 from .gradients import ROUNDOFF, Expected, differences
 from .worker import make_workload
-from .workloads import step_batch
+from .workloads import BATCHES, WORKLOADS, Workload, step_batch
 
 #: Share of the memory that is free which Horovod's dense tables may take.
 _MEMORY_SHARE = 0.5
 
+#: The widths that are tried, and the share of the memory that is free which a job may take.
+_WIDTHS, _JOB_SHARE = (1, 1 / 2, 1 / 4, 1 / 8), 0.8
+#: Bytes of a worker without arrays, the copies of a dense parameter in a worker, and those of tables in a job:
+#: dist_sync sends a table whole, from worker 0 to the servers.
+_WORKER_BYTES, _DENSE_COPIES, _TABLE_COPIES = 300e6, 6, 3
+
 # By its path: the package would bring MXNet, and its threads, into this process.
 available_bytes = runpy.run_path(str(SCRIPTS.parent / 'mxhybrid' / 'base' / 'machine.py'))['available_bytes']
+
+
+def widest(workload: Workload, workers: int, free: int) -> float:
+    """Return the largest width for which the job of any contender fits into the memory that is free.
+
+    - `workload`: at its published width.
+    - `workers`: of all hosts.
+    - `free`: bytes.
+    """
+    def job_bytes(width: float) -> float:
+        scaled = workload.scaled(width)
+        rows = BATCHES * sum(table.row_bytes * (table.zipf + table.candidates) for table in scaled.tables)
+        return (_TABLE_COPIES * scaled.table_bytes
+                + workers * (_WORKER_BYTES + rows + _DENSE_COPIES * scaled.dense_bytes))
+
+    return next((width for width in _WIDTHS if job_bytes(width) <= _JOB_SHARE * free), _WIDTHS[-1])
 
 
 class Exchange:
@@ -32,7 +54,10 @@ class Exchange:
 
     def __init__(self, args: argparse.Namespace):
         self._args = args
-        self._spec = {'workload': args.workload, 'shrink': args.shrink, 'width_scale': args.width_scale,
+        #: Factor on the published width of all arrays, one for all numbers of hosts: a curve compares equal models.
+        self.width = getattr(args, 'width_scale', None) or widest(
+            WORKLOADS[args.workload].shrunk(args.shrink), max(args.hosts) * args.workers, available_bytes())
+        self._spec = {'workload': args.workload, 'shrink': args.shrink, 'width_scale': self.width,
                       'workers': args.workers, 'warmup': args.warmup, 'steps': args.steps}
         self._workload = make_workload(self._spec)
         self.unit = self._workload.unit
@@ -43,8 +68,8 @@ class Exchange:
 
     def describe(self) -> str:
         """Size of the model."""
-        return 'width scale %g, dense %.1f MB, tables %.0f MB' % (
-            self._args.width_scale, self._workload.dense_bytes / report.MB, self._workload.table_bytes / report.MB)
+        return 'an exchange without training; width %g of the published model, dense %.1f MB, tables %.0f MB' % (
+            self.width, self._workload.dense_bytes / report.MB, self._workload.table_bytes / report.MB)
 
     def bound(self, hosts: int, mbit: Optional[float]) -> Dict[str, Any]:
         """The lower bound, in the form of a contender's figures."""

@@ -8,8 +8,8 @@ from .contender_job import ContenderJob
 from .testbeds import Loopback
 
 #: Every contender, in the order in which they take turns.
-CONTENDERS = ('hybrid', 'hybrid_prefetch', 'hybrid_stale', 'hybrid_float16', 'hybrid_int8', 'dist_sync',
-              'horovod_gather', 'horovod_dense', 'torch_sharded')
+CONTENDERS = ('hybrid', 'hybrid_prefetch', 'hybrid_stale', 'hybrid_engines', 'hybrid_float16', 'hybrid_int8',
+              'dist_sync', 'horovod_gather', 'horovod_dense', 'torch_sharded')
 
 #: The types to which contenders round values before they travel.
 ROUNDED = {'hybrid_float16': 'float16', 'hybrid_int8': 'int8'}

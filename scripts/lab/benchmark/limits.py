@@ -6,7 +6,7 @@ import contextlib
 import os
 import uuid
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
 from lab.emulation import EmulationError
 
@@ -35,6 +35,7 @@ class Limited(Emulated):
         self._share = share
         self._processors = sorted(os.sched_getaffinity(0))
         self._groups: List[Optional[Path]] = [None] * hosts
+        self._quotas: Dict[Path, int] = {}
         self._hosts = hosts
         self._undo = contextlib.ExitStack()
 
@@ -67,6 +68,7 @@ class Limited(Emulated):
             try:
                 group.mkdir()
                 self._undo.callback(group.rmdir)
+                self._quotas[group] = quota
                 for name, value in (('cpu.cfs_period_us', period), ('cpu.cfs_quota_us', quota)):
                     (group / name).write_text(str(value))
                     if int((group / name).read_text()) != value:
@@ -75,6 +77,11 @@ class Limited(Emulated):
                 raise EmulationError('control groups of version 1 are needed for more hosts than processors: %s'
                                      % error) from error
             self._groups[host] = group
+
+    def limit(self, on: bool) -> None:
+        """Apply the limits, or let all hosts use their processors as they can."""
+        for group, quota in self._quotas.items():
+            (group / 'cpu.cfs_quota_us').write_text(str(quota if on else -1))
 
     def argv(self, host: int, argv: Sequence[str]) -> List[str]:
         """Return the command line that runs a command on a host, within its limits."""

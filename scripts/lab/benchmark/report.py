@@ -100,17 +100,22 @@ def _number(value: Optional[float], form: str, scale: float = 1.0) -> str:
 
 def table(run: Dict[str, Any]) -> str:
     """The aligned table of one run."""
-    heads = [''] + [head.format(unit=run['unit']) for head, _ in _COLUMNS]
+    heads = [width_text(run)] + [head.format(unit=run['unit']) for head, _ in _COLUMNS]
     lines = [[name] + [cell(figures) for _, cell in _COLUMNS] for name, figures in run['contenders'].items()]
     if run['bound']:
         lines.append(['lower bound'] + [cell(run['bound']) for _, cell in _COLUMNS])
     return align([heads] + lines)
 
 
+def width_text(run: Dict[str, Any]) -> str:
+    """The head of the first column: the width of the model, unless it is the published one."""
+    return '' if run.get('width', 1) == 1 else 'width %g' % run['width']
+
+
 def grid(runs: List[Dict[str, Any]]) -> str:
     """Summarize the runs: a line for each, with the seconds and CPU seconds of each contender."""
     names = list(dict.fromkeys(name for run in runs for name in run['contenders']))
-    lines = [['hosts', 'Mbit/s'] + names + ['lower bound']]
+    lines = [[', '.join(filter(None, ('hosts', width_text(runs[0])))), 'Mbit/s'] + names + ['lower bound']]
     for run in runs:
         fastest = min(figures['step_s'] for figures in run['contenders'].values())
         cells = []

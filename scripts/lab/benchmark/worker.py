@@ -14,6 +14,10 @@ from .interruption import die_with_parent
 from .measuring import busy_seconds, cpu_seconds, interface_bytes
 from .workloads import WORKLOADS, Workload, step_batch
 
+#: Files of a job: its workers are warm; the benchmark lets them go on.
+GATE, OPENED = 'warm', 'opened'
+_GATE_S = 60.0
+
 
 def make_workload(spec: Dict[str, Any]) -> Workload:
     """The workload that a job's specification asks for."""
@@ -23,6 +27,14 @@ def make_workload(spec: Dict[str, Any]) -> Workload:
 def make_contender(spec: Dict[str, Any], rank: int) -> Any:
     """Make the contender of this worker; import the library that it needs and no other."""
     size = spec['hosts'] * spec['workers']
+    if spec.get('trains'):
+        if spec['contender'] == 'torch_sharded':
+            from .model_torch import TorchTrained
+
+            return TorchTrained(spec, rank, size)
+        from .model_training import Trained as ModelTrained
+
+        return ModelTrained(spec, rank, size)
     if spec['workload'] == 'plans':
         from .plan_training import PlanTrained
 
@@ -42,6 +54,16 @@ def make_contender(spec: Dict[str, Any], rank: int) -> Any:
     from .contenders import CLASSES
 
     return CLASSES[spec['contender']](make_workload(spec), rank, size)
+
+
+def _pass_gate(spec: Dict[str, Any]) -> None:
+    """Tell the benchmark that the workers are warm, and wait until it has limited their processors."""
+    open(os.path.join(spec['directory'], GATE), 'w').close()
+    deadline = time.monotonic() + _GATE_S
+    while not os.path.exists(os.path.join(spec['directory'], OPENED)):
+        if time.monotonic() > deadline:
+            raise RuntimeError('the benchmark did not limit the processors within %g s' % _GATE_S)
+        time.sleep(0.01)
 
 
 def _snapshot(spec: Dict[str, Any], rank: int) -> Dict[str, Any]:
@@ -65,6 +87,8 @@ def main() -> None:
         contender.step(step_batch(step))
     contender.flush()
     contender.barrier()
+    if spec.get('gated') and rank == 0:
+        _pass_gate(spec)
     before = _snapshot(spec, rank)
     contender.barrier()
     seconds, started = [], time.monotonic()

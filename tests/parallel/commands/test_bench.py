@@ -8,7 +8,7 @@ from lab.launchers import SCRIPTS
 
 BENCH = [sys.executable, SCRIPTS / 'bench']
 SMALL = ['--no-network', '--hosts', '2', '--workers', '2', '--shrink', '50', '--warmup', '1', '--steps', '3',
-         '--rounds', '1']
+         '--rounds', '1', '--width-scale', '0.125']
 CONTENDERS = ['hybrid', 'hybrid_prefetch', 'hybrid_stale', 'hybrid_float16', 'hybrid_int8', 'dist_sync',
               'horovod_gather', 'horovod_dense']
 

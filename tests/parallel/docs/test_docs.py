@@ -15,8 +15,9 @@ from mxhybrid.base import settings
 from mxhybrid.commands import main as mxhybrid_main
 
 from ...helpers.pages import BLOCKS, as_typed, commands, parse, pinned, run, written_cluster
-from ...multihost import test_horovodrun_ssh
-from ..commands import test_bench, test_commands
+from ...multihost import test_elastic_hosts, test_horovodrun_ssh
+from ...unit.checkpoint import test_exporting
+from ..commands import test_bench, test_commands, test_package
 from ..launchers import test_restarts
 from ..planner import test_planner
 from . import test_examples
@@ -68,12 +69,17 @@ def check_example(env, words, folder):
 
 def check_restart(env, words, folder):
     """Jobs that are started again: test_restarts runs those command lines, with a small model."""
-    launcher = 'launch.py' if 'scripts/launch.py' in words else 'horovodrun'
+    launcher = 'launch.py' if 'scripts/launch.py' in words else 'run'
     tested = as_typed(test_restarts.command_line(launcher, 3, ['--checkpoint', 'run', '--resume']))
-    if launcher == 'horovodrun':
-        del tested[tested.index('horovodrun') - 1]  # the interpreter that runs it
     assert not env
     assert words == tested
+
+
+def check_elastic(env, words, folder):
+    """A job on several hosts: tests/multihost/test_elastic_hosts.py runs it, with a small model."""
+    tested = as_typed(test_elastic_hosts.word_lm_command(['hosta', 'hostb', 'hostc', 'hostd']))
+    assert not env
+    assert [word.lower() for word in words] == tested[:len(words)]
 
 
 def check_demo(env, words, folder):
@@ -171,6 +177,9 @@ def check_pip(env, words, folder):
     """Installation: the steps of scripts/install, with the same versions."""
     install = (REPOSITORY / 'scripts' / 'install').read_text().replace('\\\n', ' ')
     assert words[:2] == ['pip', 'install']
+    if words[2:] == ['dist/mxhybrid-*.whl']:
+        assert callable(test_package.test_selftest)  # installs it
+        return
     packages = {word for word in words[2:] if '==' in word}
     options = {word for word in words[2:] if word.startswith('--')}
     assert packages <= pinned()
@@ -187,6 +196,12 @@ def check_pip(env, words, folder):
     else:
         assert not env and not options
         assert names in ({'setuptools', 'wheel', 'numpy'}, {'mxnet'})
+
+
+def check_wheel(env, words, folder):
+    """python -m build: test_package runs it."""
+    assert not env
+    assert callable(test_package.test_files)
 
 
 def check_build(env, words, folder):
@@ -217,7 +232,8 @@ def check_tools(env, words, folder):
         assert (options.file, options.picture) == ('partitions.json', 'partitions.png')  # test_partition_cache runs it
         return
     if options.command == 'checkpoint':
-        assert (options.action, options.directory) == ('compact', 'checkpoints')  # tests/unit/checkpoint runs it
+        assert (options.action, options.directory) in (('compact', 'checkpoints'), ('export', 'checkpoints'))
+        assert test_exporting.test_memory_of_the_command_is_bounded  # tests/unit/checkpoint runs both
         return
     shutil.copy(str(REPOSITORY / 'tests/unit/commands/recorded/steps.jsonl'), str(folder / 'steps.jsonl'))
     output = run(env, [sys.executable, '-m'] + words, folder)
@@ -268,16 +284,18 @@ def find_check(words):
         return check_activate
     if words[0] == 'pip':
         return check_pip
+    if words[:2] == ['mxhybrid', 'run'] or '--reset-limit' in words:
+        return check_elastic if '--elastic' in words else check_restart
     if words[0] == 'mxhybrid':
         return check_tools
     if words[-2:] == ['mxhybrid', 'doctor']:
         return check_doctor_of_hosts
     if words[-3:-1] == ['mxhybrid', 'calibrate']:
         return check_calibration
+    if words == ['python', '-m', 'build']:
+        return check_wheel
     if words == ['horovodrun', '--check-build']:
         return check_build
-    if 'scripts/restart.py' in words or '--restarts' in words:
-        return check_restart
     if any(word.startswith('examples/') for word in words):
         return check_example
     if words[-2:] == ['python', 'train.py']:

@@ -2,10 +2,12 @@
 
 A code block of an unknown language fails.
 """
+import argparse
 import ast
 import dataclasses
 import importlib
 import json
+import operator
 import re
 import types
 
@@ -18,6 +20,7 @@ from mxnet.optimizer import Optimizer
 
 import mxhybrid
 from mxhybrid.base import settings
+from mxhybrid.commands import main
 from mxhybrid.native import optimizers
 from mxhybrid.planner.cluster import cluster_spec
 
@@ -42,13 +45,27 @@ OWN = only_python('docs/compatibility.md')
 
 
 def test_languages_of_code_blocks():
-    assert {language for language, _ in BLOCKS} <= {'bash', 'console', 'json', 'mermaid', 'python', 'text'}
+    assert {language for language, _ in BLOCKS} <= {'bash', 'console', 'diff', 'json', 'mermaid', 'python', 'text'}
     assert sum(text.count('\n```') for text in PAGES.values()) == 2 * len(BLOCKS)
     first_words = {parse(command)[1][0] for command in commands()}
     for language, text in BLOCKS:
         assert language != 'mermaid' or ';' not in text, 'mermaid ends a statement there'
         if language == 'text':  # commands belong where they are tested
             assert not first_words & {line.split()[0] for line in text.splitlines() if line.strip()}
+
+
+def test_change_of_a_script():
+    """The README's diff leads to lines of the minimal example, in their order."""
+    (_, changed), = (block for block in blocks_of(PAGES['README.md']) if block[0] == 'diff')
+    lines = [line[1:] for line in changed.splitlines() if line.startswith(('+', ' '))]
+    rest = iter(SCRIPT.splitlines())
+    assert len(lines) == 3 and all(line in rest for line in lines)
+    assert [line[1:] for line in changed.splitlines() if line.startswith('-')] == ["store = mx.kv.create('dist_sync')"]
+
+
+def test_lengths_of_pages():
+    assert len(PAGES['README.md'].splitlines()) <= 120
+    assert len(PAGES['docs/benchmark.md'].split()) <= 2500
 
 
 def test_loop_that_prefetches():
@@ -185,13 +202,37 @@ def test_benchmark():
 def test_reference():
     """docs/reference.md has all public names and no others, each with the object that has the name."""
     public = {'%s.%s' % (module.__name__, name): getattr(module, name)
-              for module in (mxhybrid, mxhybrid.checkpoint, mxhybrid.nn, mxhybrid.parallel, mxhybrid.planner)
+              for module in (mxhybrid, mxhybrid.checkpoint, mxhybrid.elastic, mxhybrid.nn, mxhybrid.parallel,
+                             mxhybrid.planner)
               for name in module.__all__ if not isinstance(getattr(module, name), types.ModuleType)}
     listed = dict(re.findall('### `(.*)`\n\n::: (.*)', PAGES['docs/reference.md']))
     assert set(listed) == set(public)
     for name, path in listed.items():
         module, _, attribute = path.rpartition('.')
         assert getattr(importlib.import_module(module), attribute) is public[name], name
+
+
+def is_public(name):
+    """Return whether a setting, an option of a command, or a name of the package is there."""
+    words = name.replace('`', '').split()
+    if words[0] == 'setting':
+        return words[1].rstrip(',') in settings.DECLARED
+    if words[0] == 'mxhybrid':
+        parser = argparse.ArgumentParser()
+        if words[1] in main.COMMANDS:
+            importlib.import_module('mxhybrid.commands.' + words[1]).add_arguments(parser)
+        return words[1] in main.COMMANDS and all(option in parser.format_help() for option in words[2:])
+    try:
+        return operator.attrgetter(words[0])(mxhybrid) is not None
+    except AttributeError:
+        return False
+
+
+def test_changes():
+    """docs/changes.md begins with this version; present names are there, and former ones are not."""
+    assert re.search(r'^## ([\d.]+)', PAGES['docs/changes.md'], re.MULTILINE).group(1) == mxhybrid.__version__
+    for former, present in table('former name'):
+        assert is_public(present) and not is_public(former), (former, present)
 
 
 def test_results():
@@ -224,7 +265,7 @@ def test_layout():
 
 
 def test_an_optimizer_of_ones_own(folder):
-    """The class of docs/compatibility.md in the README's script, with servers that import it."""
+    """The class of docs/compatibility.md in the minimal example, with servers that import it."""
     (folder / 'warm_adagrad.py').write_text(OWN)
     script = SCRIPT.replace('import mxhybrid', 'import mxhybrid\nimport warm_adagrad', 1)
     (folder / 'warm.py').write_text(script.replace("'adagrad'", "'warmadagrad'"))

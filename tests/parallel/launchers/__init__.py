@@ -1,4 +1,4 @@
-"""Launchers: scripts/launch.py, scripts/restart.py, and launchers of others."""
+"""Launchers: scripts/launch.py, mxhybrid run, and launchers of others."""
 from pathlib import Path
 
 #: The folder of the scripts that workers run.

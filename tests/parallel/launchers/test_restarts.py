@@ -1,6 +1,7 @@
 """A job that fails is started again and goes on where its newest checkpoint is, as if nothing had happened."""
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -11,105 +12,68 @@ from lab.launchers import REPOSITORY, job_command
 
 from mxhybrid.base.proc import state_and_start
 
-RESTART = [sys.executable, str(REPOSITORY / 'scripts' / 'restart.py')]
+RUN = [sys.executable, '-m', 'mxhybrid', 'run']
 LAUNCH = [sys.executable, str(REPOSITORY / 'scripts' / 'launch.py')]
 WORD_LM = REPOSITORY / 'examples' / 'word_lm.py'
 
 # Prints its start, and ends as its first argument says; the start with the number of the second argument succeeds.
 SCRIPT = """
-import os, signal, sys, time
+import os, signal, sys
 print('start', os.environ['MXHYBRID_RESTART'], flush=True)
 what, good = sys.argv[1], sys.argv[2]
 if os.environ['MXHYBRID_RESTART'] == good:
     sys.exit(0)
 if what.startswith('SIG'):
     os.kill(os.getpid(), getattr(signal, what))
-if what == 'wait':
-    def end(number, frame):
-        print('got', signal.Signals(number).name, flush=True)
-        sys.exit(9)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
-    print('waiting', flush=True)
-    time.sleep(60)
 sys.exit(int(what))
 """
 
 
-def start(tmp_path, restarts, what, good=-1, by=RESTART):
-    """Start the script; `good` is the number of the start that succeeds."""
+def run(tmp_path, restarts, what, good=-1, by=RUN):
+    """Run the script to its end, `good` is the number of the start that succeeds; return its status and its starts."""
     path = tmp_path / 'script.py'
     path.write_text(SCRIPT)
     words = [sys.executable, str(path), what, str(good)]
     if by is LAUNCH:
-        return start_command(LAUNCH + ['--restarts', str(restarts), '-n', '1', '-s', '0', '--launcher', 'local', '--']
-                             + list(map(shlex.quote, words)), body=path)
-    return start_command(RESTART + ['-n', str(restarts), '--'] + words, body=path)
+        command = LAUNCH + ['--reset-limit', str(restarts), '-n', '1', '-s', '0', '--launcher', 'local', '--'] + list(
+            map(shlex.quote, words))
+    else:
+        command = RUN + ['--reset-limit=%d' % restarts, '-np', '1', *words]
+    with start_command(command, body=path) as job:
+        result = job.wait(timeout=60)
+    return result.returncode, re.findall(r'start (\d+)$', result.output, re.MULTILINE), result
 
 
-def run(*args, **keywords):
-    """Run it to its end; return its status, and the output of its starts."""
-    with start(*args, **keywords) as job:
-        result = job.wait(timeout=30)
-    starts = [line.split()[1] for line in result.output.splitlines() if line.startswith('start ')]
-    return result.returncode, starts, result
-
-
-@pytest.mark.parametrize('name, status', [('nowhere', 127), ('.', 126)])
-def test_an_impossible_command_has_the_status_of_shells(tmp_path, name, status):
-    command = str(tmp_path / name)
-    with start_command(RESTART + ['-n', '3', '--', command]) as job:
-        result = job.wait(timeout=30)
-    assert result.returncode == status and result.output.count(command) == 1
-
-
-@pytest.mark.parametrize('by', [RESTART, LAUNCH], ids=['restart.py', 'launch.py'])
-def test_a_command_is_started_until_it_succeeds(tmp_path, by):
-    assert run(tmp_path, 3, '5', good=2, by=by)[:2] == (0, ['0', '1', '2'])
+@pytest.mark.parametrize('by', [RUN, LAUNCH], ids=['run', 'launch.py'])
+@pytest.mark.parametrize('what', ['5', 'SIGKILL', 'SIGTERM'])
+def test_a_command_is_started_until_it_succeeds(tmp_path, by, what):
+    assert run(tmp_path, 3, what, good=2, by=by)[:2] == (0, ['0', '1', '2'])
 
 
 @pytest.mark.parametrize('restarts', [0, 2])
 def test_a_command_that_never_succeeds_gives_its_status(tmp_path, restarts):
-    status, starts, result = run(tmp_path, restarts, '7')
+    status, starts, result = run(tmp_path, restarts, '7', by=LAUNCH)
     assert (status, starts) == (7, list(map(str, range(restarts + 1))))
-    assert ('as %d times before: giving up' % restarts in result.output) == (restarts > 0)
+    assert 'giving up after %d failures' % (restarts + 1) in result.output
 
 
-def test_a_crash_is_a_failure(tmp_path):
-    assert run(tmp_path, 1, 'SIGKILL')[:2] == (137, ['0', '1'])
-
-
-@pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM'])
-def test_a_command_that_was_ended_is_not_started_again(tmp_path, name):
-    status, starts, result = run(tmp_path, 5, name)
-    assert (status, starts) == (128 + getattr(signal, name), ['0'])
-    assert 'ended by %s: not started again' % name in result.output
-
-
-@pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM'])
-def test_a_signal_is_passed_on_and_ends_it_all(tmp_path, name):
-    with start(tmp_path, 5, 'wait') as job:
-        job.wait_for_output('waiting', timeout=20)
-        job.kill(job.pid, getattr(signal, name))
+@pytest.mark.parametrize('words, message', [
+    (RUN + ['-np', '1'], 'the command of a worker is missing'),
+    (RUN + ['true'], 'the number of workers is missing: give -np'),
+    (RUN + ['-np', '1', '--reset-limit', '-1', 'true'], '--reset-limit is -1'),
+    (RUN + ['-np', '2', '-H', 'a:1', 'true'], '-H has places for 1 workers, fewer than the 2'),
+    (RUN + ['-np', '2', '-H', 'a:1,a:1', 'true'], "host 'a' is given twice"),
+    (RUN + ['-np', '2', '-H', 'a:x', 'true'], "'a:x' is not a host"),
+    (RUN + ['--min-np', '3', '--max-np', '2', 'true'], '--min-np is 3, more than the 2'),
+    (RUN + ['-np', '1', '-H', 'a', '--host-discovery-script', 'b', 'true'], 'are both given'),
+    (RUN + ['-np', '1', '--blacklist-cooldown-range', '5', '1', 'true'], 'the lower one first'),
+    (LAUNCH + ['--reset-limit', 'x', '-n', '1', 'true'], 'invalid int value'),
+    (LAUNCH + ['--reset-limit', '1', '-n', '1', '--launcher', 'mpi', 'true'], 'cannot run elastic jobs'),
+    (LAUNCH + ['--reset-limit'], '--reset-limit')])
+def test_wrong_command_lines_are_refused(words, message):
+    with start_command(words) as job:
         result = job.wait(timeout=20)
-    assert result.returncode == 9
-    assert result.output.count('start ') == 1 and 'got ' + name in result.output
-
-
-def test_the_command_ends_with_a_killed_script(tmp_path):
-    with start(tmp_path, 5, 'wait') as job:
-        job.wait_for_output('waiting', timeout=20)
-        job.kill(job.pid)
-        result = job.wait(timeout=20)
-    assert result.output.count('start ') == 1
-
-
-@pytest.mark.parametrize('command', [RESTART + ['-n', '-1', '--', 'true'], RESTART + ['-n', '1'],
-                                     RESTART + ['true'], LAUNCH + ['--restarts', 'x', '-n', '1', 'true'],
-                                     LAUNCH + ['--restarts']])
-def test_wrong_command_lines_are_refused(command):
-    with start_command(command) as job:
-        assert job.wait(timeout=20).returncode == 2
+    assert result.returncode == 2 and message in result.output
 
 
 # ------------------------------------------------------------------------------------------------ a real job
@@ -133,10 +97,10 @@ def read_losses(path):
 
 def command_line(launcher, restarts, arguments):
     """list of str: the command that starts the language model, again if need be."""
-    command = job_command(WORD_LM, launcher, 2, 1, arguments)
     if launcher == 'launch.py':
-        return command[:2] + ['--restarts', str(restarts)] + command[2:]
-    return RESTART + ['-n', str(restarts), '--'] + command
+        command = job_command(WORD_LM, launcher, 2, 1, arguments)
+        return command[:2] + ['--reset-limit', str(restarts)] + command[2:]
+    return RUN + ['-np', '2', '--reset-limit', str(restarts), sys.executable, str(WORD_LM), *arguments]
 
 
 def word_lm(tmp_path, name, launcher, restarts):
@@ -180,5 +144,5 @@ def test_a_killed_job_goes_on_with_the_same_losses(tmp_path):
         output = job.wait(timeout=200).ok().output
     losses, again = read_losses(path)
     assert losses == expected and 0 < again < SAVE_EVERY
-    assert output.count('start 2 of 2 follows') == output.count('resumed after') == 1
+    assert output.count('attempt 1 of 1') == output.count('resumed after') == 1
     assert 'final test' in last and last.split()[-1] == output.split()[-1]

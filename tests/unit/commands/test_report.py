@@ -14,7 +14,7 @@ from mxhybrid.commands import console, metrics_file
 from mxhybrid.commands.main import main
 from mxhybrid.commands.report import choose, lines_of, percentile
 
-#: Recorded with the README's train.py, 2 workers and 1 server under horovodrun.
+#: Recorded with the minimal example, 2 workers and 1 server under horovodrun.
 RECORDED = Path(__file__).parent / 'recorded' / 'steps.jsonl'
 
 

@@ -21,6 +21,7 @@ OPTIMIZERS = {
     'momentum': ('sgd', dict(RATES, momentum=0.9)),
     'momentum clip': ('sgd', dict(RATES, momentum=0.9, clip_gradient=0.3)),
     'adam': ('adam', RATES), 'adam clip': ('adam', dict(RATES, beta1=0.8, clip_gradient=0.3)),
+    'adagrad': ('adagrad', RATES), 'adagrad clip': ('adagrad', dict(RATES, clip_gradient=0.3)),
     'momentum schedule': ('sgd', dict(RATES, momentum=0.9, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.7))),
     'adam schedule': ('adam', dict(RATES, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.7))),
 }
@@ -101,8 +102,9 @@ def started(monkeypatch):
 
 
 @pytest.mark.both_pythons
-@pytest.mark.parametrize('dtype', ['float32', 'float64'])
-@pytest.mark.parametrize('name', OPTIMIZERS)
+# MXNet's adagrad fails with float64 weights and dense gradients.
+@pytest.mark.parametrize('name, dtype', [(name, dtype) for dtype in ('float32', 'float64') for name in OPTIMIZERS
+                                         if dtype == 'float32' or 'adagrad' not in name])
 def test_all_weights_have_the_bits_of_mxnet(started, name, dtype):
     pair = Pair(*OPTIMIZERS[name], dtypes=[dtype] * len(SHAPES))
     for step in range(STEPS):

@@ -43,12 +43,26 @@ def test_as_many_hosts_as_wanted_where_none_is_emulated():
 
 
 def test_dense_tables_are_left_out_where_memory_is_short(monkeypatch):
-    args = cli.parse(['--workload', 'recsys', '--no-network', '--hosts', '2', '--workers', '3'])
+    args = cli.parse(['--workload', 'recsys', '--no-network', '--hosts', '2', '--workers', '3',
+                      '--width-scale', '0.5'])
     needed = 2 * 6 * exchange.Exchange(args)._workload.table_bytes
     assert exchange.available_bytes() > 1 << 20
     for free, left_out in ((2 * needed + 1, False), (2 * needed - 1, True)):
         monkeypatch.setattr(exchange, 'available_bytes', lambda free=free: free)
         assert ('horovod_dense' in exchange.Exchange(args).skipped(2)) is left_out
+
+
+def test_models_have_their_published_width_where_memory_allows(monkeypatch):
+    """One width for all numbers of hosts; it is halved until the job fits, at most three times."""
+    args = cli.parse(['--hosts', '1,4', '--workers', '2'])
+    widths = []
+    for free in (1e12, 12e9, 7e9, 1e9):
+        monkeypatch.setattr(exchange, 'available_bytes', lambda free=free: free)
+        kind = exchange.Exchange(args)
+        widths.append(kind.width)
+        assert kind._workload.tables[0].width == 512 * kind.width
+    assert widths == [1, 1 / 2, 1 / 4, 1 / 8]
+    assert exchange.Exchange(cli.parse(['--width-scale', '0.75'])).width == 0.75
 
 
 class Kind:

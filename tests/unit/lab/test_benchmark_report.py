@@ -59,6 +59,7 @@ def test_figures_over_rounds_and_their_table():
     assert lines[3] == ['dist_sync', '5.000', '4.000-6.000', '20', '-', '-', '1.00', '2.50']
     assert lines[4] == ['lower', 'bound', '0.500', '-', '200', '4.00', '4.00', '-', '-']
     assert len({len(line) for line in report.table(run).splitlines()[:3]}) == 1
+    assert lines[0][0] == 's/step' and report.table(dict(run, width=0.5)).startswith('width 0.5 ')
     assert report.explain(run, {'cores': 1}) == ['horovod_dense left out: too big']
     json.dumps(run)
 
@@ -113,8 +114,10 @@ def test_a_grid_says_who_wins_where():
         contenders = {name: dict(round_figures(value, [value], None), cpu_s=value / 4)
                       for name, value in seconds.items()}
         return {'hosts': hosts, 'mbit': mbit, 'contenders': contenders, 'bound': {'step_s': 0.25} if mbit else None}
-    lines = report.grid([run(2, 100.0, hybrid=0.5, dist_sync=1.0), run(4, 10000.0, hybrid=0.4, torch_sharded=0.3),
-                         run(1, None, hybrid=0.1)]).split('\n')
+    runs = [run(2, 100.0, hybrid=0.5, dist_sync=1.0), run(4, 10000.0, hybrid=0.4, torch_sharded=0.3),
+            run(1, None, hybrid=0.1)]
+    lines = report.grid(runs).split('\n')
+    assert report.grid([dict(runs[0], width=0.25)]).startswith('hosts, width 0.25 ')
     assert lines[0].split() == ['hosts', 'Mbit/s', 'hybrid', 'dist_sync', 'torch_sharded', 'lower', 'bound']
     assert lines[2].split() == ['2', '100', '*0.500', '(0.12)', '1.000', '(0.25)', '-', '0.250']
     assert lines[3].split() == ['4', '10000', '0.400', '(0.10)', '-', '*0.300', '(0.07)', '0.250']

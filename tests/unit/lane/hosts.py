@@ -4,6 +4,7 @@ import itertools
 import os
 import socket
 import threading
+import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -263,7 +264,21 @@ class Hosts:
             lib.checked(lib.worker_drop_allreduce(worker, number))
 
     def traffic(self, worker):
-        """Return the bytes that a worker's host has sent and received, by kind of message."""
+        """Return the bytes that a worker's host has sent and received, by kind of message, once all counts are made.
+
+        A host counts bytes after the socket took them: the other host may have received them before.
+        """
+        end, before = time.monotonic() + LIMIT_MS / 1000, None
+        while time.monotonic() < end:
+            counts = {host: self._present_traffic(number) for number, (host, _, _) in enumerate(self.workers)}
+            sent, received = (np.sum([of_host[way] for of_host in counts.values()], axis=0) for way in (0, 1))
+            if counts == before and (sent == received).all():
+                return counts[self.workers[worker][0]]
+            before = counts
+            time.sleep(0.02)
+        raise AssertionError('sent and received bytes differ: %s' % counts)
+
+    def _present_traffic(self, worker):
         counts = (ctypes.c_uint64 * 18)()
         lib.checked(lib.worker_traffic(self.workers[worker][2], counts, 9))
         return list(counts[:9]), list(counts[9:])

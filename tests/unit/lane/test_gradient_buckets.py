@@ -52,12 +52,15 @@ OPTIMIZERS = {
     'sgd odd': ('sgd', {'learning_rate': 1.7e-5, 'wd': 2.9e-5, 'clip_gradient': 4.3e-5}),
     'momentum odd': ('sgd', {'learning_rate': 1.7e-5, 'momentum': 1.9e-5, 'wd': 2.9e-5}),
     'adam odd': ('adam', {'learning_rate': 1.7e-5, 'wd': 2.9e-5, 'epsilon': 1.7e-7, 'clip_gradient': 4.3e-5}),
+    'adagrad': ('adagrad', {'learning_rate': 0.1, 'wd': 0.01}),
+    'adagrad odd': ('adagrad', {'learning_rate': 1.7e-5, 'wd': 2.9e-5, 'eps': 1.7e-7, 'clip_gradient': 4.3e-5}),
     'adam clip': ('adam', {'learning_rate': 0.01, 'beta1': 0.8, 'clip_gradient': 0.3}),
 }
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'float64'])
-@pytest.mark.parametrize('name', OPTIMIZERS)
+# MXNet's adagrad fails with float64 weights and dense gradients.
+@pytest.mark.parametrize('name, dtype', [(name, dtype) for dtype in ('float32', 'float64') for name in OPTIMIZERS
+                                         if dtype == 'float32' or 'adagrad' not in name])
 def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
     kind, options = OPTIMIZERS[name]
 

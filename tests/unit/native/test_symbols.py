@@ -1,5 +1,7 @@
 """Operators on arrays of many dimensions, compiled graphs, and the state of recording."""
 import functools
+import subprocess
+import sys
 import threading
 
 import mxnet as mx
@@ -77,6 +79,36 @@ def graph_of(*factors):
 def test_outputs_are_a_list():
     assert [[array.asscalar() for array in graph_of(*factors)(mx.nd.ones(1))]
             for factors in ((2,), (2, 3))] == [[2], [2, 3]]
+
+
+#: Prints the functions of MXNet that free symbols and graphs after the functions that are registered with atexit.
+FREES_LATE = """
+import atexit
+import mxnet as mx
+from mxhybrid.native.compiled_graph import CompiledGraph
+
+class Spy:
+    def __init__(self, library):
+        self.library = library
+
+    def __getattr__(self, name):
+        print(name)
+        return getattr(self.library, name)
+
+symbol = mx.sym.var('given') * 2
+kept = [CompiledGraph(symbol, []), mx.nd.CachedOp(symbol, []), symbol]
+atexit._run_exitfuncs()
+del symbol
+for module in (mx._ctypes.symbol, mx._ctypes.ndarray):
+    module._LIB = Spy(module._LIB)
+kept.clear()
+"""
+
+
+def test_nothing_of_graphs_is_freed_once_the_interpreter_ends():
+    """Custom operators call functions of Python when they are freed."""
+    done = subprocess.run([sys.executable, '-c', FREES_LATE], stdout=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout == ''
 
 
 @pytest.mark.parametrize('release', [lambda: graph_of(3)(mx.nd.ones(1)), release_discarded],

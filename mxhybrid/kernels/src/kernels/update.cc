@@ -149,6 +149,20 @@ LANE_INLINE void ftrl(const UpdateSettings& set, const RowUpdate& row) {
   }
 }
 
+/// class AdaGrad of python/mxnet/optimizer/optimizer.py, which consists of operators: each rounds its result.
+template <typename T>
+LANE_INLINE void dense_adagrad(const UpdateSettings& set, const RowUpdate& row) {
+  const Arrays<T> a(row);
+  const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip, epsilon = set.epsilon;
+  for (size_t j = 0; j < a.n; ++j) {
+    T g = a.g[j] * rescale;
+    if (clip >= 0) g = clipped<T>(g, clip);
+    a.s[j] += g * g;
+    const T div = g / std::sqrt(a.s[j] + epsilon);
+    a.w[j] += (div + a.w[j] * wd) * -lr;
+  }
+}
+
 /// A copy of a kernel for processors with AVX2, which gives the same bits.
 template <UpdateKernel kKernel>
 LANE_FAST void fast(const UpdateSettings& settings, const RowUpdate& row) {
@@ -190,6 +204,8 @@ constexpr RuleRow kRules[] = {
     row_of<ftrl<float>, ftrl<double>>(RuleKind::kFtrl, "ftrl", 2),
     row_of<multi_sgd<float>, multi_sgd<double>>(RuleKind::kMultiSgd, "multi sgd", 0),
     row_of<dense_adam<float>, dense_adam<double>>(RuleKind::kDenseAdam, "dense adam", 2),
+    // Its operators get doubles: float32 settings are too coarse for float64 weights.
+    {RuleKind::kDenseAdagrad, "dense adagrad", {dense_adagrad<float>, fast<dense_adagrad<float>>}, {}, 1},
 };
 constexpr uint32_t kNumRules = sizeof kRules / sizeof *kRules;
 
@@ -244,6 +260,10 @@ UpdateSettings::UpdateSettings(const Rule& rule, uint64_t count) {
   if (rule.kind == RuleKind::kAdam) {  // as in class Adam of python/mxnet/optimizer/optimizer.py
     const double first = 1. - std::pow(rule.beta1, count), second = 1. - std::pow(rule.beta2, count);
     lr = attribute(rule.lr * (std::sqrt(second) / first));
+  }
+  if (rule.kind == RuleKind::kDenseAdagrad) {  // operators with a scalar parse a double
+    rescale = static_cast<float>(rule.rescale);
+    epsilon = static_cast<float>(rule.epsilon);
   }
 }
 

@@ -33,6 +33,7 @@ enum class RuleKind : uint32_t {
   // Kernels for dense gradients, where they differ.
   kMultiSgd,
   kDenseAdam,
+  kDenseAdagrad,
 };
 
 /// A rule with its settings.

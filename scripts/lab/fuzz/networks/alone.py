@@ -20,7 +20,8 @@ class Noise:
     """A relative change of values that shows how far rounding may change results.
 
     Values that are not exact change a little, equal values by the same factor.  A value of few bits is exact: its sums
-    and products have no rounding error.
+    and products have no rounding error.  Equal values of a BatchNorm change apart, as workers round its joint
+    statistics apart.
 
     Attributes
     ----------
@@ -37,11 +38,13 @@ class Noise:
         # An operator rounds many times: float32 sums of the sizes that are drawn lose at most 16 times 2**-23.
         self.size, self.slack, self.unsound = (2.0 ** -23, 16.0, 1e-3) if single else (1e-12, 1e3, 1e-6)
 
-    def __call__(self, outputs: Any, rounds: bool) -> Any:
-        """Return the outputs of a statement with noise; `rounds` tells whether MXNet computes them as float32."""
+    def __call__(self, outputs: Any, rounds: bool, apart: bool = False) -> Any:
+        """Return the outputs of a statement with noise; `rounds` tells whether MXNet computes them as float32, `apart`
+        whether equal values may be rounded apart.
+        """
         if isinstance(outputs, (list, tuple)):
-            return type(outputs)([self(each, rounds) for each in outputs])
-        return self._changed(outputs, self._exact) if self._everywhere or rounds else outputs
+            return type(outputs)([self(each, rounds, apart) for each in outputs])
+        return self._changed(outputs, self._exact, apart) if self._everywhere or rounds else outputs
 
     def scaled(self, inputs: Any) -> Any:
         """Return an input of a statement with noise, also in exact values: its operator scales them before it adds
@@ -49,11 +52,13 @@ class Noise:
         """
         return self._changed(inputs, lambda values: ~np.isfinite(values))
 
-    def _changed(self, array: Any, is_exact: Callable[[np.ndarray], np.ndarray]) -> Any:
+    def _changed(self, array: Any, is_exact: Callable[[np.ndarray], np.ndarray], apart: bool = False) -> Any:
         if not array.dtype.__name__.startswith('float'):
             return array
         values = array.detach().asnumpy().astype('f8')
         bits = np.ascontiguousarray(values).view(np.uint64) + np.uint64(self._number)
+        if apart:
+            bits += np.arange(bits.size, dtype=np.uint64).reshape(bits.shape)
         signs = (((bits * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) % np.uint64(201)).astype('f8') / 100 - 1
         factors = np.where(is_exact(values), 1.0, 1.0 + self.size * signs)
         return array * mx.nd.array(factors, dtype=array.dtype)

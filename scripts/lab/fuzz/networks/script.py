@@ -38,7 +38,7 @@ def spec_of(program: Program) -> Dict[str, Any]:
 
 def network(program: Program, noisy: bool = False, dtype: Optional[str] = None) -> str:
     """Return the source of the class of the network, for another type than the program's if `dtype` is given; if
-    `noisy`, each value goes through the function ``noisy``, which is told whether MXNet computes it as float32.
+    `noisy`, each value goes through the function ``noisy``, see :class:`.alone.Noise`.
     """
     dtype = dtype or dtype_of(program)
     lines = ['class Net(gluon.HybridBlock):', _INDENT + '"""The network."""', '',
@@ -55,6 +55,7 @@ def network(program: Program, noisy: bool = False, dtype: Optional[str] = None) 
     inputs = [each['name'] for each in program['inputs']] + (['*drawn'] if drawn else [])
     params = [each['name'] for each in program['params']]
     lines += ['', _INDENT + 'def hybrid_forward(self, F, %s):' % ', '.join(inputs + params)]
+    joint_norms = [layer['name'] for layer in program['layers'] if 'BatchNorm' in layer['make']]
     for statement in program['statements']:
         reads = statement['reads']
         if noisy and statement.get('scales'):
@@ -65,7 +66,7 @@ def network(program: Program, noisy: bool = False, dtype: Optional[str] = None) 
                 *statement['reads'], given='drawn[%d]' % drawn.index(statement['name']))
             code = '%s if not drawn else (%s)' % (code, whole)
         if noisy and not layer_of(statement).startswith('none'):
-            code = 'noisy(%s, %r)' % (code, bool(statement.get('rounds')))
+            code = 'noisy(%s, %r, %r)' % (code, bool(statement.get('rounds')), layer_of(statement) in joint_norms)
         lines.append(2 * _INDENT + '%s = %s' % (statement['name'], code))
     lines.append(2 * _INDENT + 'return [%s]' % ', '.join(head['name'] for head in program['heads']))
     return '\n'.join(lines) + '\n'

@@ -22,7 +22,7 @@ class Training:
     """
 
     #: Events that mxhybrid may refuse, on all workers: training goes on without them, also in one process.
-    refusable = ('initialize', 'cast', 'reset_ctx', 'dict', 'states', 'retain')
+    refusable = ('initialize', 'cast', 'reset_ctx', 'dict', 'states')
     #: Networks that live until the process exits.
     alive = []
 

@@ -1,4 +1,4 @@
-"""A BatchNorm that reads a loss has no backward pass if the loss asks for no gradient: its averages stay."""
+"""A BatchNorm that reads a loss, or an operator whose gradient is zero, has no backward pass: its averages stay."""
 import mxnet as mx
 import numpy as np
 import pytest
@@ -13,6 +13,10 @@ LOSSES = {
     'SoftmaxOutput with the gradient of its output': lambda F, x, label: F.SoftmaxOutput(x, label, out_grad=True),
     'SVMOutput': lambda F, x, label: F.SVMOutput(x, label),
     'LinearRegressionOutput': lambda F, x, label: F.LinearRegressionOutput(x, F.zeros_like(x)),
+    'BlockGrad': lambda F, x, label: F.BlockGrad(x), 'floor': lambda F, x, label: F.floor(x),
+    'fix': lambda F, x, label: F.fix(x), 'ones_like': lambda F, x, label: F.ones_like(x),
+    'a comparison': lambda F, x, label: x > 0.5,
+    'argmax': lambda F, x, label: F.broadcast_axis(1 + F.argmax(x, axis=1, keepdims=True), axis=1, size=3),
     'tanh, which is no loss': lambda F, x, label: F.tanh(x)}
 
 
@@ -35,7 +39,7 @@ def averages(loss, learns, dtype, split):
     """Return running averages and weights after two steps, in one process."""
     net = Net(loss, learns)
     net.cast(dtype)
-    net.initialize(mx.init.Constant(0.125))
+    net.initialize(mx.init.Constant(0.625))
     plan = mxhybrid.parallel.data_parallel()
     trained = mxhybrid.parallelize(net, plan, [(2, 3), (2,)], dtype=dtype) if split else net
     trainer = gluon.Trainer(trained.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=None)

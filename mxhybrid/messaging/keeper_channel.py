@@ -1,0 +1,77 @@
+"""The connection of a worker with the keeper of its host, in an elastic job (:mod:`mxhybrid.elastic`).
+
+The launcher gives its workers two variables: ``MXHYBRID_KEEPER``, from which the name of the keeper's socket follows,
+and ``MXHYBRID_RESTART``, the number of the generation.  A keeper refuses workers of another generation than the one
+that runs.
+"""
+import contextlib
+import os
+from typing import Any, List, Mapping, NamedTuple
+
+from ..base.errors import JobError
+from .local_sockets import Connection, connect
+
+#: Variables with the name of the job's keepers, and the number of the generation: 0, 1, ...
+KEEPER, GENERATION = 'MXHYBRID_KEEPER', 'MXHYBRID_RESTART'
+#: Seconds for a keeper to answer.
+_ANSWER_S = 10.0
+
+
+class TooLateError(JobError):
+    """The generation to which this process belongs has ended."""
+
+
+def is_elastic(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether an elastic launcher started this process."""
+    return bool(environ.get(KEEPER))
+
+
+def generation_of(environ: Mapping[str, str] = os.environ) -> int:
+    """Return the number of starts of the job before this one; 0 without a launcher that counts them."""
+    text = environ.get(GENERATION, '')
+    return int(text) if text.isdigit() else 0
+
+
+def socket_name(job: str, host: str) -> str:
+    """Return the name of a keeper's socket: several hosts of a job may be names of one machine."""
+    return 'mxhybrid-keeper-%s-%s' % (job, host)
+
+
+def _host_of(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the name of this host in the launcher's list."""
+    if 'DMLC_ROLE' in environ:  # under launch.py, mxhybrid sets Horovod's variable itself
+        return 'localhost' if environ.get('DMLC_JOB_CLUSTER') == 'local' else environ.get('DMLC_NODE_HOST', '')
+    return environ.get('HOROVOD_HOSTNAME', 'localhost')
+
+
+class KeeperConnection(NamedTuple):
+    """A connection with the keeper of this host, and the folder of its commits."""
+
+    connection: Connection
+    folder: str
+
+
+def open_channel(purpose: str) -> KeeperConnection:
+    """Connect with the keeper of this host.
+
+    TooLateError if this process belongs to a generation that has ended; JobError or OSError if there is no keeper.
+    """
+    connection = connect(socket_name(os.environ[KEEPER], _host_of()))
+    try:
+        connection.send(['hello', generation_of(), purpose])
+        answer, _ = connection.receive(_ANSWER_S)
+        if answer[0] == 'refused':
+            raise TooLateError(answer[1])
+        return KeeperConnection(connection, answer[1])
+    except BaseException:
+        connection.close()
+        raise
+
+
+def tell_keeper(message: List[Any]) -> None:
+    """Send one message to the keeper of this host, if there is one."""
+    if is_elastic():
+        with contextlib.suppress(OSError, JobError):
+            connection = open_channel('message').connection
+            connection.send(message)
+            connection.close()

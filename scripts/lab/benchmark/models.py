@@ -1,0 +1,112 @@
+"""Training workloads: each contender trains the same network on the same batches, and must have the same losses."""
+import argparse
+import sys
+from statistics import mean
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from lab.launchers import SCRIPTS
+from lab.processes import JobFailed
+
+from . import launching, report
+from .contender_job import ContenderJob
+from .model_steps import TASKS, task_of
+from .worker import GATE, OPENED
+
+#: The tolerated difference between the losses of two contenders, and the last steps whose mean is compared.
+_TOLERANCE, _LAST = 0.02, 5
+#: Contenders that only time an exchange, or another way to call the store.
+_EXCHANGE_ONLY = ('hybrid_prefetch', 'hybrid_stale')
+
+
+def _load(corpus: str, words: int) -> Tuple[Optional[np.ndarray], List[int]]:
+    """Return the data of a corpus, and the number of values of each field.
+
+    The data has word ids of shape (words,), or a click and 26 values of shape (samples, 27).
+    """
+    if not corpus:
+        return None, []
+    sys.path.insert(0, str(SCRIPTS.parent / 'examples'))
+    from _data import crossed_fields, load_corpus
+
+    if corpus != 'movielens':
+        return load_corpus(corpus, words).train, []
+    fields, stars = crossed_fields()
+    values = [np.unique(column, return_inverse=True) for column in fields.values()]
+    columns = [stars >= 4] + [places.reshape(-1) for _, places in values]
+    return np.stack(columns, axis=1).astype(np.int64), [len(names) for names, _ in values]
+
+
+class Models:
+    """The benchmark of training, which `cli` runs; the methods are those of `exchange.Exchange`."""
+
+    def __init__(self, args: argparse.Namespace):
+        self._args = args
+        task = TASKS[args.workload]
+        self._data, rows = _load(task.corpus, task.shrunk(args.shrink).words)
+        self._spec = {'workload': args.workload, 'shrink': args.shrink, 'rows': rows, 'workers': args.workers,
+                      'warmup': args.warmup, 'steps': args.steps, 'trains': True, 'gated': args.share is not None}
+        self._task = task_of(self._spec)
+        self.unit = self._task.unit
+        self._losses: Dict[int, List[float]] = {}
+
+    def units(self, hosts: int) -> int:
+        """Words, images or samples that all workers handle in a step."""
+        return self._task.units * hosts * self._args.workers
+
+    def describe(self) -> str:
+        """Size of the model."""
+        task = self._task
+        tables = ', %d tables of %s rows' % (len(task.tables), '{:,}'.format(sum(rows for _, rows, _ in task.tables)))
+        return '%s, %d wide%s; %d %s a worker and step, %s' % (
+            task.kind, task.width, tables * bool(task.tables), task.units, task.unit, task.optimizer)
+
+    def bound(self, hosts: int, mbit: Optional[float]) -> Optional[Dict[str, Any]]:
+        """None: the workers compute, too."""
+
+    def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:
+        """Return the losses after equal steps."""
+        return ['%s: loss %.4f in the first step, %.4f in step %d' % (name, losses[0], losses[-1], len(losses))
+                for name, losses in ((name, figures['rounds'][0]['losses']) for name, figures in contenders.items())]
+
+    def skipped(self, hosts: int) -> Dict[str, str]:
+        """Contenders that cannot take part, and why."""
+        reasons = dict.fromkeys(_EXCHANGE_ONLY, 'it only times an exchange')
+        if not self._task.tables:
+            reasons['horovod_gather'] = 'without tables it is the same as horovod_dense'
+        if not self._args.torch_python:
+            reasons['torch_sharded'] = 'no --torch-python was given'
+        return reasons
+
+    def run(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
+        """Run one contender's job and return its figures; `check` is called while it waits, and may raise.
+
+        Raises
+        ------
+        JobFailed
+            The job did not come to its end, or its losses are not those of the contender before it.
+        """
+        args = self._args
+        with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check) as job:
+            spec = dict(self._spec, hosts=hosts, contender=contender, interface=testbed.counted,
+                        directory=str(job.directory), data='')
+            if self._data is not None:
+                spec['data'] = str(job.directory / 'data.npy')
+                np.save(spec['data'], self._data)
+            if args.share is not None:
+                testbed.limit(False)  # starting is not measured
+            launching.start(job, contender, launching.WORKER, launching.worker_environment(spec), args.torch_python)
+            if args.share is not None:
+                job.wait_for_file(GATE)
+                testbed.limit(True)
+                (job.directory / OPENED).touch()
+            job.wait()
+            readings = job.readings()
+            job.wait_for_helpers()
+        losses = [sum(parts) for parts in zip(*(reading['sums']['losses'] for reading in readings))]
+        first = self._losses.setdefault(hosts, losses)
+        ended, expected = mean(losses[-_LAST:]), mean(first[-_LAST:])
+        if not abs(ended / expected - 1) <= _TOLERANCE:
+            raise JobFailed('%s ends with loss %.4f, a contender before it with %.4f' % (contender, ended, expected))
+        return dict(report.one_round(readings, args.steps), losses=losses)

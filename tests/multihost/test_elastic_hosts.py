@@ -1,0 +1,145 @@
+"""``mxhybrid run`` over emulated hosts: hosts are lost, come and go, and the job continues with what is left."""
+import contextlib
+import json
+import os
+import stat
+import sys
+
+import numpy as np
+import pytest
+from lab.cluster import EmulatedCluster
+from lab.emulation import run
+from lab.jobs import run_job
+from lab.launchers import REPOSITORY
+
+from ..parallel.elastic import BODY, read_steps, run_command
+
+EVERY = 5
+
+
+@pytest.fixture(scope='module')
+def expected(tmp_path_factory):
+    """Weights of one process."""
+    directory = tmp_path_factory.mktemp('alone')
+    return run_job(BODY, 'none', args=[directory]).ok().results[0]
+
+
+def start(cluster, directory, options, arguments=()):
+    """Start a job by a launcher on the first host, which has no workers."""
+    command = run_command([*options, '--network-interface', 'e0'],
+                          [directory, '--every', EVERY, '--pause', 0.3, *arguments])
+    return cluster.start(0, command, body=BODY)
+
+
+def wait_for_step(job, directory, generation, step):
+    """Wait until a generation has made a step."""
+    job.wait_until(lambda: any(made[:2] == (generation, step) for made in read_steps(directory)), 100,
+                   'step %d of generation %d' % (step, generation))
+
+
+def kill_host(cluster, index):
+    """Kill all processes of a host, its sshd too."""
+    for pid in cluster.pids(cluster.hosts[index].namespace):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 9)
+
+
+def assert_weights(result, expected, workers):
+    """All workers of the last generation have the weights of one process, up to rounding."""
+    assert result.results[0]['workers'] == workers
+    for name in ('users', 'words', 'score'):
+        np.testing.assert_allclose(result.results[0][name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.timeout(400)
+def test_a_lost_host_costs_the_steps_since_the_commit(tmp_path, expected):
+    """The host of worker 0 is lost, then the next one."""
+    with EmulatedCluster(hosts=4) as cluster:
+        options = ['--min-np', 1, '--max-np', 3, '-H', 'hostb:1,hostc:1,hostd:1']
+        with start(cluster, tmp_path, options) as job:
+            wait_for_step(job, tmp_path, 0, 8)
+            kill_host(cluster, 1)
+            wait_for_step(job, tmp_path, 1, 13)
+            kill_host(cluster, 2)
+            result = job.wait(timeout=200).ok()
+    assert_weights(result, expected, 1)
+    steps = read_steps(tmp_path)
+    assert [workers for generation, workers in sorted({(made[0], made[2]) for made in steps})] == [3, 2, 1]
+    for generation, committed in ((1, 5), (2, 10)):
+        assert min(step for number, step, _ in steps if number == generation) > committed
+    assert 'host hostb is left out' in result.output and 'generation 1: 2 workers on hostc:1, hostd:1' in result.output
+
+
+@pytest.mark.timeout(400)
+def test_two_lost_neighbours_fall_back_to_the_disk(tmp_path, expected):
+    with EmulatedCluster(hosts=4) as cluster:
+        options = ['--min-np', 1, '--max-np', 3, '-H', 'hostb:1,hostc:1,hostd:1']
+        with start(cluster, tmp_path, options, ['--save-at', 4]) as job:
+            wait_for_step(job, tmp_path, 0, 8)
+            kill_host(cluster, 1)
+            kill_host(cluster, 2)
+            result = job.wait(timeout=200).ok()
+    assert_weights(result, expected, 1)
+    assert 'no keeper has a commit any more: the job continues from the newest checkpoint on disk' in result.output
+    assert min(step for generation, step, _ in read_steps(tmp_path) if generation == 1) == 5
+
+
+@pytest.mark.timeout(400)
+def test_hosts_come_and_go_without_a_lost_step(tmp_path, expected):
+    hosts, script = tmp_path / 'hosts', tmp_path / 'discover'
+    hosts.write_text('hostb\n')
+    script.write_text('#!/bin/sh\ncat %s\n' % hosts)
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    with EmulatedCluster(hosts=4) as cluster:
+        options = ['--min-np', 1, '--max-np', 2, '--host-discovery-script', script]
+        with start(cluster, tmp_path, options) as job:
+            wait_for_step(job, tmp_path, 0, 3)
+            hosts.write_text('hostb\nhostc\n')
+            wait_for_step(job, tmp_path, 1, 11)
+            hosts.write_text('hostc\nhostd\n')  # worker 0 is on hostb, which has the commit
+            result = job.wait(timeout=200).ok()
+        cluster.assert_idle()
+    assert_weights(result, expected, 2)
+    steps = read_steps(tmp_path)
+    assert [step for _, step, _ in steps] == list(range(1, 31)), 'no step is lost or repeated'
+    assert [workers for generation, workers in sorted({(made[0], made[2]) for made in steps})] == [1, 2, 2]
+    assert 'generation 2: 2 workers on hostc:1, hostd:1' in result.output
+
+
+WORD_LM = REPOSITORY / 'examples' / 'word_lm.py'
+
+
+def word_lm_command(hosts, arguments=()):
+    """list of str: the language model, elastic, with a worker on each host."""
+    return [sys.executable, '-m', 'mxhybrid', 'run', '-np', str(len(hosts)), '--min-np', '2', '-H',
+            ','.join(host + ':1' for host in hosts), '--network-interface', 'e0', sys.executable, str(WORD_LM),
+            '--elastic', '--save-every', '10', '--batch-size', '60', *arguments]
+
+
+@pytest.mark.timeout(400)
+def test_a_host_that_is_cut_off_comes_back(tmp_path):
+    """The example, of which a host loses its network for a time, which costs the steps since the commit."""
+    losses = tmp_path / 'losses'
+    losses.write_text('')
+    arguments = ['--losses', str(losses), '--max-tokens', '30000', '--vocab', '1000', '--samples', '64', '--embed', '8',
+                 '--hidden', '8', '--bptt', '5', '--epochs', '14']
+
+    def steps():
+        return [json.loads(line) for line in losses.read_text().splitlines()]
+
+    with EmulatedCluster(hosts=3) as cluster:
+        command = word_lm_command([host.name for host in cluster.hosts], arguments)
+        env = {'MXHYBRID_DATA': os.environ.get('MXHYBRID_DATA') or os.path.expanduser('~/.cache/mxhybrid')}
+        with cluster.start(0, command, env=env, body=WORD_LM) as job:
+            job.wait_until(lambda: len(steps()) > 20, 120, 'step 20')
+            run('ip', '-n', cluster.switch, 'link', 'set', 'port2', 'down')
+            job.wait_for_output('generation 1: 2 workers on hosta:1, hostb:1', timeout=90)
+            made = len(steps())
+            job.wait_until(lambda: len(steps()) > made, 90, 'a step of two hosts')
+            run('ip', '-n', cluster.switch, 'link', 'set', 'port2', 'up')
+            job.wait_for_output('generation 2: 3 workers on hosta:1, hostb:1, hostc:1', timeout=120)
+            job.wait(timeout=200).ok()
+        cluster.assert_idle()
+    made = [entry['step'] for entry in steps()]
+    assert sorted(set(made)) == list(range(1, max(made) + 1))
+    assert len(made) - len(set(made)) <= 10 and made[-1] == max(made)

@@ -1,0 +1,99 @@
+"""Train a dense layer, a row_sparse table and a dynamic table, with commits; worker 0 writes each step to a file.
+
+The joint batch of a step follows from its number.  The workers take equal shares, so all numbers of workers compute the
+same sums, up to rounding.
+"""
+import argparse
+import os
+import time
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+
+import mxhybrid
+
+BATCH, ROWS, WIDTH = 24, 50, 4
+
+
+class Net(gluon.Block):
+    """Two tables and a dense layer."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.words = gluon.contrib.nn.SparseEmbedding(ROWS, WIDTH, prefix='words_')
+            self.users = mxhybrid.nn.HashEmbedding(WIDTH, 'float32', mx.init.Uniform(0.5), prefix='users_')
+            self.score = gluon.nn.Dense(1, in_units=WIDTH, prefix='score_')
+
+    def forward(self, words, users):
+        return self.score(self.words(words) * self.users(users))
+
+
+def train(net, trainer, step, rank, workers):
+    """Make a step."""
+    random = np.random.RandomState(step)
+    words, users = random.randint(ROWS, size=BATCH), random.randint(1000 * (1 + step), size=BATCH)
+    targets = random.standard_normal(BATCH)
+    share = slice(rank * BATCH // workers, (rank + 1) * BATCH // workers)
+    with autograd.record():
+        score = net(mx.nd.array(words[share], dtype='int64'), users[share])
+        loss = ((score.reshape(-1) - mx.nd.array(targets[share])) ** 2).sum()
+    loss.backward()
+    trainer.step(BATCH)
+
+
+def main():
+    """Train, and report the weights."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument('directory')
+    parser.add_argument('--steps', type=int, default=30)
+    parser.add_argument('--every', type=int, default=5)
+    parser.add_argument('--pause', type=float, default=0.0)
+    parser.add_argument('--fail-at', type=int, default=-1)
+    parser.add_argument('--save-at', type=int, default=-1)
+    parser.add_argument('--checkpoints', action='store_true', help='no State: checkpoints on disk')
+    arguments = parser.parse_args()
+    store = mx.kv.create('hybrid')
+    mx.random.seed(3)
+    net = Net()
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.5}, kvstore=store)
+    disk = os.path.join(arguments.directory, 'checkpoints')
+    state, resets = None, []
+    if arguments.checkpoints:
+        restored = mxhybrid.checkpoint.load(disk, net, trainer)
+        step = restored.step if restored else 0
+    else:
+        state = mxhybrid.elastic.State(net, trainer, directory=disk, seen=0)
+        state.on_reset(lambda: resets.append(state.generation))
+        step, restored = state.step, state.restored
+        assert state.seen == BATCH * step
+    print('worker %d of %d begins at step %d, restored from %s' % (
+        store.rank, store.num_workers, step, restored and restored.path), flush=True)
+    while step < arguments.steps:
+        if step == arguments.fail_at:
+            raise ValueError('step %d always fails' % step)
+        train(net, trainer, step, store.rank, store.num_workers)
+        step += 1
+        mx.nd.waitall()
+        if store.rank == 0:
+            with open(os.path.join(arguments.directory, 'steps'), 'a') as file:
+                file.write('%s %d %d\n' % (os.environ.get('MXHYBRID_RESTART', 0), step, store.num_workers))
+        time.sleep(arguments.pause)
+        if state is None:
+            if step % arguments.every == 0:
+                mxhybrid.checkpoint.save(disk, net, trainer, step)
+        else:
+            state.step, state.seen = step, BATCH * step
+            if step == arguments.save_at:
+                state.save()
+            state.commit(every=arguments.every)
+    keys = np.arange(0, 30000, 7)
+    report(store.rank, users=net.users(keys).asnumpy(), words=net.words(mx.nd.arange(ROWS)).asnumpy(),
+           score=net.score.weight.data().asnumpy(), workers=store.num_workers, resets=resets)
+
+
+if __name__ == '__main__':
+    main()

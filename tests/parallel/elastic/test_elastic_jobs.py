@@ -1,0 +1,149 @@
+"""Jobs of ``mxhybrid run`` on this host continue after faults, from commits in memory or from checkpoints on disk."""
+import signal
+
+import numpy as np
+import pytest
+from lab.jobs import start_command
+
+from . import BODY, read_steps, run_command
+
+EVERY = 5
+KEEPER = 'mxhybrid.elastic.keeper'
+
+
+def start(directory, options=(), arguments=(), workers=2):
+    """Start a job that trains, and writes into a directory."""
+    directory.mkdir(exist_ok=True)
+    return start_command(run_command(['-np', workers, *options], [directory, '--every', EVERY, *arguments]), body=BODY)
+
+
+def wait_for_step(job, directory, generation, step):
+    """Wait until a generation has made a step."""
+    job.wait_until(lambda: any(made[:2] == (generation, step) for made in read_steps(directory)), 90,
+                   'step %d of generation %d' % (step, generation))
+
+
+def worker_pid(job, rank):
+    """The process id of a worker."""
+    return next(process.pid for process in job.processes('worker') if process.rank == rank)
+
+
+def keeper_pid(job):
+    """The process id of the keeper."""
+    return next(process.pid for process in job.processes() if KEEPER in process.cmdline)
+
+
+def assert_same_weights(result, expected):
+    """All workers have the weights of another job, to the last bit."""
+    assert set(result.results) == set(expected.results)
+    for rank, values in result.results.items():
+        for name in ('users', 'words', 'score'):
+            np.testing.assert_array_equal(values[name], expected.results[rank][name], name)
+
+
+@pytest.fixture(scope='module')
+def undisturbed(tmp_path_factory):
+    """A job without faults."""
+    directory = tmp_path_factory.mktemp('undisturbed')
+    with start(directory) as job:
+        result = job.wait(timeout=120).ok()
+    assert [step for _, step, _ in read_steps(directory)] == list(range(1, 31))
+    return result
+
+
+@pytest.mark.timeout(400)
+def test_killed_processes_cost_the_steps_since_the_commit(tmp_path, undisturbed):
+    """A worker, a server and worker 0 are killed, one after the other."""
+    directory = tmp_path / 'killed'
+    with start(directory, arguments=['--pause', 0.2]) as job:
+        wait_for_step(job, directory, 0, 7)
+        job.kill(worker_pid(job, 1))
+        wait_for_step(job, directory, 1, 13)
+        job.kill(job.processes('server')[0].pid)
+        wait_for_step(job, directory, 2, 21)
+        job.kill(worker_pid(job, 0))
+        result = job.wait(timeout=150).ok()
+    assert_same_weights(result, undisturbed)
+    steps = read_steps(directory)
+    for generation in range(1, 4):
+        last = max(step for number, step, _ in steps if number == generation - 1)
+        first = min(step for number, step, _ in steps if number == generation)
+        assert first == last // EVERY * EVERY + 1 or first == last + 1, steps  # it may be killed in the commit
+    assert result.results[0]['resets'] == [3]
+    assert 'restored from /proc/' in result.output and 'attempt 1 of 3' in result.output
+    assert 'attempt 2 of 3' not in result.output  # each generation has made a commit
+
+
+@pytest.mark.timeout(400)
+def test_sigterm_of_a_worker_loses_no_step(tmp_path, undisturbed):
+    directory = tmp_path / 'preempted'
+    with start(directory, ['--blacklist-cooldown-range', 1, 1], ['--pause', 0.2]) as job:
+        wait_for_step(job, directory, 0, 7)
+        job.kill(worker_pid(job, 1), signal.SIGTERM)
+        wait_for_step(job, directory, 1, 13)
+        job.kill(keeper_pid(job), signal.SIGTERM)
+        result = job.wait(timeout=150).ok()
+    assert_same_weights(result, undisturbed)
+    steps = read_steps(directory)
+    assert [step for _, step, _ in steps] == list(range(1, 31)) and steps[-1][0] == 2
+    assert 'it is about to end (SIGTERM' in result.output and 'ended with' not in result.output
+
+
+@pytest.mark.timeout(400)
+def test_a_killed_keeper_does_not_end_training(tmp_path, undisturbed):
+    """The commits of the keeper are lost; the first one of the next keeper has all rows."""
+    directory = tmp_path / 'keeper'
+    with start(directory, arguments=['--pause', 0.3]) as job:
+        wait_for_step(job, directory, 0, 7)
+        job.kill(keeper_pid(job))
+        job.wait_for_output('another one was started', timeout=30)
+        after = read_steps(directory)[-1][1]
+        wait_for_step(job, directory, 0, after // EVERY * EVERY + EVERY + 1)
+        job.kill(worker_pid(job, 0))
+        result = job.wait(timeout=150).ok()
+    assert_same_weights(result, undisturbed)
+    steps = read_steps(directory)
+    assert {number for number, _, _ in steps} == {0, 1}
+    assert min(step for number, step, _ in steps if number == 1) > after // EVERY * EVERY + EVERY
+    assert 'a commit failed, and training continues' in result.output
+
+
+@pytest.mark.timeout(400)
+def test_checkpoints_on_disk_are_enough(tmp_path, undisturbed):
+    directory = tmp_path / 'disk'
+    with start(directory, arguments=['--pause', 0.2, '--checkpoints']) as job:
+        wait_for_step(job, directory, 0, 7)
+        job.kill(worker_pid(job, 1))
+        wait_for_step(job, directory, 1, 13)
+        job.kill(worker_pid(job, 0), signal.SIGTERM)  # nobody tells: a failure
+        result = job.wait(timeout=150).ok()
+    assert_same_weights(result, undisturbed)
+    assert 'attempt 2 of 3' not in result.output
+
+
+def test_a_step_that_always_fails_ends_the_job(tmp_path):
+    directory = tmp_path / 'failing'
+    with start(directory, ['--reset-limit', 1], ['--fail-at', 7]) as job:
+        result = job.wait(timeout=150).failed('giving up after 2 failures', 'step 7 always fails')
+    assert result.returncode not in (0, 2)
+    # The first failure comes after a commit, and counts as the first one.
+    assert {number for number, _, _ in read_steps(directory)} == {0, 1}
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_launcher_ends_the_job(tmp_path, number):
+    directory = tmp_path / 'stopped'
+    with start(directory, arguments=['--pause', 0.5]) as job:
+        wait_for_step(job, directory, 0, 3)
+        job.kill(job.pid, number)
+        result = job.wait(timeout=30).failed('ended by ' + number.name)
+    assert 'generation 1' not in result.output
+
+
+def test_nothing_outlives_a_killed_launcher(tmp_path):
+    directory = tmp_path / 'orphans'
+    with start(directory, arguments=['--pause', 0.5]) as job:
+        wait_for_step(job, directory, 0, 3)
+        job.kill(job.pid)
+        result = job.wait(timeout=10)  # raises if a process is left
+    assert result.returncode == -signal.SIGKILL

@@ -1,0 +1,142 @@
+"""Workers with different numbers of batches train together; the last ones go on while the others have joined.
+
+Without a launcher, one process trains on the joint batches.  Reports weights, rows and steps by case.
+"""
+import sys
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+import mxhybrid
+from mxhybrid import InputError, parallel
+
+WORKERS, BATCH, ROWS, WIDTH = int(sys.argv[1]), 8, 40, 4
+#: The batches of each worker, by epoch: worker 0 has the fewest, the most, or none.
+EPOCHS = [[2, 3, 5], [4, 1, 1], [0, 2, 2]]
+TABLES = {'SparseEmbedding': lambda: gluon.contrib.nn.SparseEmbedding(ROWS, WIDTH),
+          'sparse_grad': lambda: nn.Embedding(ROWS, WIDTH, sparse_grad=True),
+          'dense': lambda: nn.Embedding(ROWS, WIDTH),
+          'dynamic': lambda: mxhybrid.nn.Embedding(ROWS, WIDTH),
+          'collection': lambda: mxhybrid.nn.EmbeddingCollection({
+              'first': mxhybrid.nn.Embedding(ROWS, WIDTH), 'second': mxhybrid.nn.Embedding(ROWS, WIDTH)})}
+# Table, optimizer, options of the optimizer, settings of the store, and whether the store updates.
+CASES = {
+    'dense': ('dense', 'adam', {}, {}, False),
+    'on store': ('sparse_grad', 'sgd', {'momentum': 0.9}, {}, True),
+    'schedule': ('dense', 'sgd', {'momentum': 0.9, 'lr_scheduler': True}, {}, False),
+    'server weights': ('SparseEmbedding', 'adagrad', {}, {'routes': 'servers'}, None),
+    'replicated': ('SparseEmbedding', 'adam', {}, {'routes': 'allreduce'}, None),
+    'server gradients': ('sparse_grad', 'adam', {}, {'routes': 'servers'}, False),
+    'row allreduce': ('sparse_grad', 'sgd', {'momentum': 0.9}, {'routes': 'allreduce'}, False),
+    'auto': ('sparse_grad', 'adam', {}, {}, False),
+    'dynamic': ('dynamic', 'adam', {}, {}, None),
+    'collection': ('collection', 'adagrad', {}, {}, None),
+    'sharded': ('dense', 'adam', {}, {'shard_updates': True}, False),
+    'stale': ('dynamic', 'adagrad', {}, {'staleness': 1}, None),
+}
+
+
+class Net(gluon.Block):
+    """A table and two layers."""
+
+    def __init__(self, table):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.table = TABLES[table]()
+            self.layers = nn.Sequential()
+            self.layers.add(nn.Dense(5, in_units=WIDTH, activation='tanh'), nn.Dense(1, in_units=5))
+
+    def forward(self, ids):
+        if isinstance(self.table, mxhybrid.nn.EmbeddingCollection):
+            rows = self.table({'first': ids, 'second': (ids * 7 + 3) % ROWS})
+            return self.layers(rows['first'] + rows['second'])
+        return self.layers(self.table(ids))
+
+
+def batch_of(epoch, number, workers):
+    """Return the ids and targets of the batches of some workers."""
+    draws = [np.random.RandomState([epoch, number, worker]) for worker in workers]
+    return (np.concatenate([draw.randint(0, ROWS, BATCH) for draw in draws]),
+            np.concatenate([draw.standard_normal(BATCH) for draw in draws]))
+
+
+def train(case, store_of):
+    table, optimizer, options, settings, on_store = CASES[case]
+    mx.random.seed(3)
+    net = Net(table)
+    net.initialize(mx.init.Uniform(0.3))
+    options = dict(options, learning_rate=0.05)
+    if 'lr_scheduler' in options:
+        options['lr_scheduler'] = mx.lr_scheduler.FactorScheduler(step=3, factor=0.8, base_lr=0.05)
+    trainer = gluon.Trainer(net.collect_params(), optimizer, options, kvstore=store_of(settings),
+                            **({} if on_store is None else {'update_on_kvstore': on_store}))
+    numeric = table in ('dynamic', 'collection')
+    joined_steps = []
+    for epoch, counts in enumerate(EPOCHS):
+        for number in range(max(counts[:WORKERS]) if alone else counts[rank]):
+            workers = [worker for worker in range(WORKERS) if number < counts[worker]] if alone else [rank]
+            ids, target = batch_of(epoch, number, workers)
+            with autograd.record():
+                output = net(ids if numeric else mx.nd.array(ids))
+                loss = ((output.reshape(-1) - mx.nd.array(target)) ** 2).sum()
+            loss.backward()
+            trainer.step(BATCH * WORKERS if epoch != 1 else BATCH)
+        joined_steps.append(mxhybrid.join(trainer))
+    ids = np.arange(ROWS)
+    values = [param.data().asnumpy() for param in net.layers.collect_params().values()]
+    values.append(net(ids if numeric else mx.nd.array(ids)).asnumpy())
+    return values, joined_steps
+
+
+def message(act):
+    try:
+        act()
+    except InputError as error:
+        return str(error)
+
+
+def refusals():
+    """Return the errors of a split network, of a Trainer of another store, and of updates by hand."""
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4, in_units=4), nn.Dense(2, in_units=4))
+    net.initialize()
+    split = mxhybrid.parallelize(net, parallel.grid(model=WORKERS), (WORKERS, 4))
+    trainer = gluon.Trainer(split.collect_params(), 'sgd', kvstore=mxhybrid.create())
+    errors = [message(lambda: mxhybrid.join(trainer))]
+    other = nn.Dense(1, in_units=4)
+    other.initialize()
+    errors.append(message(lambda: mxhybrid.join(gluon.Trainer(other.collect_params(), 'sgd', kvstore=None))))
+    waiting = nn.Dense(1)
+    waiting.initialize()
+    late = gluon.Trainer(waiting.collect_params(), 'sgd', kvstore=mxhybrid.create())
+    errors.append(message(lambda: mxhybrid.join(late)))
+    other = nn.Dense(1, in_units=4)
+    other.initialize()
+    trainer = gluon.Trainer(other.collect_params(), 'sgd', kvstore=mxhybrid.create(), update_on_kvstore=False)
+
+    def by_hand():
+        if rank == 0:
+            mxhybrid.join(trainer)
+        for _ in range(3):
+            with autograd.record():
+                loss = other(mx.nd.ones((2, 4))).sum()
+            loss.backward()
+            trainer.allreduce_grads()
+            trainer.update(2)
+    errors.append(message(by_hand))
+    return errors
+
+
+store = mxhybrid.create()
+alone = store.num_workers == 1
+rank = store.rank
+selected = sys.argv[2].split(',') if len(sys.argv) > 2 else list(CASES)
+results = {}
+for case in selected:
+    results[case] = train(case, lambda settings: mxhybrid.create(**settings) if not alone else mxhybrid.create())
+if not alone and len(selected) == len(CASES):
+    results['refusals'] = refusals()
+report(rank, **results)

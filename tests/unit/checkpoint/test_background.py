@@ -1,0 +1,195 @@
+"""Saves that are completed while training goes on: what they hold, how they fail, and how they end."""
+import filecmp
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+import mxhybrid
+from mxhybrid import CheckpointError
+from mxhybrid.checkpoint import background, files, folder
+from mxhybrid.row_store.row_store import RowStore
+
+from .test_dynamic_tables import BIG, Training
+
+
+@pytest.fixture
+def gate(tmp_path, monkeypatch):
+    """Forked processes write rows only when this file exists."""
+    path, save, parent = tmp_path / 'gate', RowStore.save, os.getpid()
+
+    def save_later(store, *arguments):
+        while os.getpid() != parent and not path.exists():
+            time.sleep(0.01)
+        return save(store, *arguments)
+    monkeypatch.setattr(RowStore, 'save', save_later)
+    return path
+
+
+def assert_same_files(first, second):
+    names = sorted(os.path.relpath(os.path.join(where, name), first)
+                   for where, _, names in os.walk(first) for name in names)
+    assert names == sorted(os.path.relpath(os.path.join(where, name), second)
+                           for where, _, names in os.walk(second) for name in names)
+    assert filecmp.cmpfiles(first, second, names, shallow=False) == (names, [], [])
+
+
+@pytest.mark.parametrize('memory', [0, 1 << 30])
+def test_files_are_those_of_the_call(tmp_path, gate, monkeypatch, memory):
+    monkeypatch.setattr(background, 'MEMORY_BYTES', memory)
+    training = Training(capacity=100)
+    training.fit(0, 5)
+    waited = training.save(str(tmp_path / 'waited'), 5, extra=[1])
+    extra = [1]
+    assert training.save(str(tmp_path / 'later'), 5, extra=extra, wait=False) is None
+    extra.append(2)
+    training.fit(5, 8)
+    assert os.listdir(str(tmp_path / 'later')) == ['.writing']
+    gate.touch()
+    path = mxhybrid.checkpoint.wait()
+    assert path == str(tmp_path / 'later' / '00000001-step-5')
+    assert_same_files(waited, path)
+    assert mxhybrid.checkpoint.wait() is None
+
+
+def test_deltas_have_the_changes_until_the_call(tmp_path, gate):
+    training, keys = Training(), np.arange(40) * (BIG // 50)
+    gate.touch()
+    training.fit(0, 4)
+    training.save(str(tmp_path), 4, wait=False)
+    mxhybrid.checkpoint.wait()
+    gate.unlink()
+    for step in (6, 8):
+        training.fit(step - 2, step, most=20)
+        rows = training.net.items(keys).asnumpy(), training.net.users(keys * 7 - 5).asnumpy()
+        training.save(str(tmp_path), step, delta=True, wait=False)
+        training.fit(step, step + 1, most=20)
+        gate.touch()
+        mxhybrid.checkpoint.wait()
+        gate.unlink()
+        with mxhybrid.checkpoint.open(str(tmp_path), verify=True) as tables:
+            assert tables.step == step
+            for name, stored_keys, expected in zip(('items', 'users'), (keys, keys * 7 - 5), rows):
+                np.testing.assert_array_equal(tables[name].rows(stored_keys), expected)
+    whole, delta, _ = sorted(os.listdir(str(tmp_path)))
+    paths = [str(tmp_path / name / 'table-00000' / '0' / 'keys.npy') for name in (whole, delta)]
+    assert os.path.getsize(paths[1]) < os.path.getsize(paths[0])
+
+
+def test_another_save_or_load_waits(tmp_path, gate):
+    training = Training()
+    training.fit(0, 2)
+    training.save(str(tmp_path), 2, wait=False)
+    opener = subprocess.Popen(['sh', '-c', 'sleep 0.3; touch %s' % gate])
+    training.save(str(tmp_path), 3, wait=False)  # waits for the gate
+    assert folder.names(str(tmp_path)) == ['00000001-step-2']
+    assert training.load(str(tmp_path)).step == 3
+    opener.wait()
+
+
+@pytest.mark.parametrize('call', ['wait', 'save', 'load'])
+def test_failure_is_raised_once_by_the_next_call(tmp_path, monkeypatch, messages, call):
+    training, parent, save = Training(), os.getpid(), RowStore.save
+    training.fit(0, 2)
+
+    def fail(store, *arguments):
+        if os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return save(store, *arguments)
+    monkeypatch.setattr(RowStore, 'save', fail)
+    training.save(str(tmp_path), 2, wait=False)
+    with pytest.raises(CheckpointError, match='step 2, saved in the background: .*was ended by signal 9'):
+        {'wait': mxhybrid.checkpoint.wait, 'save': lambda: training.save(str(tmp_path), 3),
+         'load': lambda: training.load(str(tmp_path))}[call]()
+    assert os.listdir(str(tmp_path)) == []
+    assert 'could not be saved in the background' in messages.text
+    assert training.save(str(tmp_path), 4, delta=True) == str(tmp_path / '00000001-step-4')
+
+
+def test_error_of_a_copy_is_named(tmp_path, monkeypatch):
+    training, parent = Training(), os.getpid()
+    training.fit(0, 2)
+
+    def fail(store, *_):
+        raise OSError(28, 'No space left on device' if os.getpid() != parent else 'in the parent')
+    monkeypatch.setattr(RowStore, 'save', fail)
+    training.save(str(tmp_path), 2, wait=False)
+    with pytest.raises(CheckpointError, match='rows of dynamic tables cannot be saved: OSError.*No space left'):
+        mxhybrid.checkpoint.wait()
+
+
+def test_others_read_and_write_beside_it(tmp_path, gate):
+    training = Training()
+    training.fit(0, 2)
+    training.save(str(tmp_path), 2)
+    training.save(str(tmp_path), 4, wait=False)
+    with mxhybrid.checkpoint.open(str(tmp_path)) as tables:
+        assert tables.step == 2
+    with folder.locked(str(tmp_path)), files.Writer(str(tmp_path)):  # removes what no process writes
+        pass
+    gate.touch()
+    assert mxhybrid.checkpoint.wait() == str(tmp_path / '00000002-step-4')
+
+
+def test_rows_in_files_are_written_in_the_call(tmp_path, gate, monkeypatch):
+    (tmp_path / 'rows').mkdir()
+    monkeypatch.setenv('MXHYBRID_STORAGE', str(tmp_path / 'rows'))
+    training = Training()
+    training.fit(0, 2)
+    training.save(str(tmp_path / 'saved'), 2, wait=False)
+    assert mxhybrid.checkpoint.wait()  # no forked process waits for the gate
+    assert Training().load(str(tmp_path / 'saved')).step == 2
+
+
+SCRIPT = textwrap.dedent('''
+    import os, sys
+    sys.path.insert(0, %r)
+    import mxhybrid
+    from mxhybrid.row_store.row_store import RowStore
+    from tests.unit.checkpoint.test_dynamic_tables import Training
+    training, save, parent = Training(), RowStore.save, os.getpid()
+    training.fit(0, 2)
+
+    def save_slowly(store, *arguments):
+        import time
+        if sys.argv[2] == 'killed':
+            with open(os.path.join(sys.argv[1], 'part'), 'w') as file:
+                file.write(str(os.getpid()))
+            os.rename(file.name, os.path.join(sys.argv[1], 'pid'))
+            time.sleep(60)
+        time.sleep(0.3)
+        return save(store, *arguments)
+
+    RowStore.save = save_slowly
+    training.save(os.path.join(sys.argv[1], 'saved'), 2, wait=False)
+    if sys.argv[2] == 'killed':
+        while not os.path.exists(os.path.join(sys.argv[1], 'pid')):
+            pass
+        os.kill(os.getpid(), 9)
+    print('script ends')
+''') % os.path.abspath(os.path.join(os.path.dirname(__file__), *['..'] * 3))
+
+
+def test_interpreter_waits_before_it_ends(tmp_path):
+    subprocess.run([sys.executable, '-c', SCRIPT, str(tmp_path), 'ended'], check=True, timeout=50)
+    assert os.listdir(str(tmp_path / 'saved')) == ['00000001-step-2']
+    assert Training().load(str(tmp_path / 'saved')).step == 2
+
+
+def test_killed_process_leaves_no_checkpoint_and_no_process(tmp_path):
+    script = subprocess.run([sys.executable, '-c', SCRIPT, str(tmp_path), 'killed'], timeout=50)
+    assert script.returncode == -signal.SIGKILL
+    pid, deadline = int((tmp_path / 'pid').read_text()), time.monotonic() + 10
+    while os.path.exists('/proc/%d' % pid) and 'Z' not in open('/proc/%d/stat' % pid).read().split():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    training = Training()
+    assert training.load(str(tmp_path / 'saved')) is None
+    training.fit(0, 1)
+    training.save(str(tmp_path / 'saved'), 1)
+    assert os.listdir(str(tmp_path / 'saved')) == ['00000001-step-1']

@@ -1,0 +1,1 @@
+"""Tests of mxhybrid.elastic that start no job."""
