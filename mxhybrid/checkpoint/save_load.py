@@ -51,7 +51,7 @@ class Checkpoint(NamedTuple):
     path: str
 
 
-def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *, keep: int = 3,
+def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *, keep: int = 3,  # noqa: PLR0913
          delta: bool = False, wait: bool = True) -> Optional[str]:
     """Write a checkpoint (collective).
 

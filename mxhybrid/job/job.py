@@ -23,7 +23,7 @@ from ..native import forks
 from ..native.deliveries import Deliveries
 from ..native.stores import disown, free
 from ..servers.client import Client
-from ..servers.cluster import ParameterServers
+from ..servers.cluster import ParameterServers, Place
 from ..servers.resource_leases import ResourceLeases
 from ..telemetry.session import Session
 from ..telemetry.traffic import Network
@@ -106,9 +106,9 @@ class Job:
         client = None if native is None else Client(native, trace)
         collective.announce(self.guard.lifeline, trace)
         self.telemetry.connect(self.guard.lifeline)
-        servers = ParameterServers(client, joined.num_servers, topology.rank, topology.num_workers,
-                                   joined.first_client, FIRST_KEY, lambda: collective.any(False, 'mxhybrid.meet'),
-                                   trace, joined.encode_command, Deliveries(self.guard.fails_with()))
+        place = Place(topology.rank, topology.num_workers, joined.num_servers, joined.first_client, FIRST_KEY)
+        servers = ParameterServers(client, place, lambda: collective.any(False, 'mxhybrid.meet'), trace,
+                                   joined.encode_command, Deliveries(self.guard.fails_with()))
         servers.install(dict(joined.watch, timeout=self.settings.timeout, trace=trace.enabled),
                         self.settings.may_travel_as('float16'))
         if joined.lane:

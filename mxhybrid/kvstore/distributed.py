@@ -21,7 +21,7 @@ from ..routes.route import RouteContext
 from ..routes.rows import read_gradient
 from ..routes.sharded_buckets import ShardedBucket, sharded_buckets
 from ..row_store.row_store import FirstValues, RowStoreOptions
-from ..servers.dynamic_table import DynamicTable, create_dynamic_table
+from ..servers.dynamic_table import DynamicTable, DynamicTableSpec, create_dynamic_table
 from ..servers.lifecycle import retire_named
 from ..servers.row_wise_check import check_row_wise
 from . import states_file
@@ -300,10 +300,10 @@ class Distributed:
         if former is not None:
             retire_named(self._servers, [former.name])
         partitions = self._settings.partitions_for(name) or self._servers.num_servers
-        return create_dynamic_table(self._servers, self._context.tag(key, name), width, dtype, first_values, partitions,
-                                    RowStoreOptions(**options, directory=directory, resident_bytes=resident_bytes),
-                                    self._settings.wire_dtype_for(name), self._settings.max_batch_rows,
-                                    self._settings.staleness_for(name))
+        return create_dynamic_table(self._servers, DynamicTableSpec(
+            self._context.tag(key, name), width, dtype, first_values, partitions,
+            RowStoreOptions(**options, directory=directory, resident_bytes=resident_bytes),
+            self._settings.wire_dtype_for(name), self._settings.max_batch_rows, self._settings.staleness_for(name)))
 
     def _storage_for(self, name: str) -> Tuple[str, int]:
         """Return the directory of a dynamic table and its resident bytes (collective).

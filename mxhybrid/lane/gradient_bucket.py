@@ -8,7 +8,7 @@ from mxnet.base import check_call
 
 from ..native.arrays import is_same
 from ..native.dense_rules import Update
-from ..native.engine import function_address, handles_of, operator_handle, own_handle, push_native
+from ..native.engine import function_address, handles_of, operator_handle, own_handle, push_native, push_native_sync
 from ..native.forks import fork_guard
 from ..native.storage import are_separate, layout_function, storage_of
 from . import library
@@ -99,8 +99,8 @@ class DenseUpdate:
             None if bucket is None else bucket.pointer, self._number, self._library.rules[update.rule],
             self._library.rule_settings(update.settings), int(update.in_lists), count, self._pointer, self._sizes, lrs,
             wds))
-        push_native(self._library.update_run, parameter, self._reads if bucket is None else bucket.output_handles,
-                    self._handles, priority, b'mxhybrid_update', self._library.update_close, ends_itself=False)
+        push_native_sync(self._library.update_run, parameter, self._reads if bucket is None else bucket.output_handles,
+                         self._handles, priority, b'mxhybrid_update', self._library.update_close)
 
 
 def _can_copy(weights: Sequence[Any], states: Sequence[Any], copies: Sequence[Any]) -> bool:

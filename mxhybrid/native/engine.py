@@ -89,23 +89,27 @@ def own_handle(array: Any) -> Any:
 
 
 def push_native(function: Any, parameter: int, reads: Any, writes: Any, priority: int, name: bytes,
-                delete: Any = None, ends_itself: bool = True) -> None:
+                delete: Any = None) -> None:
     """Push a compiled function to the engine, to run in its turn on the arrays that it reads and writes on the CPU.
 
-    The arrays are results of :func:`handles_of`; each written one occurs once.  With `ends_itself` the function is an
-    EngineAsyncFunc, which ends when its callback is called, and delays later operations until then; otherwise it is an
-    EngineSyncFunc.  In the end `delete` is called with the parameter.
+    The arrays are results of :func:`handles_of`; each written one occurs once.  The function is an EngineAsyncFunc,
+    which ends when its callback is called, and delays later operations until then.  In the end `delete` is called with
+    the parameter.
     """
-    arrays = reads, ctypes.c_int(len(reads)), writes, ctypes.c_int(len(writes))
     with fork_guard:
-        if not ends_itself:
-            check_call(_LIB.MXEnginePushSyncND(
-                function, ctypes.c_void_p(parameter), delete, ctypes.byref(_CPU), *arrays,
-                ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name))
-        else:
-            check_call(_LIB.MXEnginePushAsyncND(
-                function, ctypes.c_void_p(parameter), delete, ctypes.byref(_CPU), *arrays,
-                ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name, ctypes.c_bool(False)))
+        check_call(_LIB.MXEnginePushAsyncND(
+            function, ctypes.c_void_p(parameter), delete, ctypes.byref(_CPU), reads, ctypes.c_int(len(reads)), writes,
+            ctypes.c_int(len(writes)), ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name,
+            ctypes.c_bool(False)))
+
+
+def push_native_sync(function: Any, parameter: int, reads: Any, writes: Any, priority: int, name: bytes, delete: Any
+                     ) -> None:
+    """Push a compiled function, an EngineSyncFunc, to the engine; see :func:`push_native`."""
+    with fork_guard:
+        check_call(_LIB.MXEnginePushSyncND(
+            function, ctypes.c_void_p(parameter), delete, ctypes.byref(_CPU), reads, ctypes.c_int(len(reads)), writes,
+            ctypes.c_int(len(writes)), ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name))
 
 
 def _set_event(_: Any, on_complete: int, number: int) -> None:

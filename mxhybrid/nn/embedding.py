@@ -67,8 +67,8 @@ class HashEmbedding(TableBlock):
     :func:`mxhybrid.nn.hash_key` makes keys of strings and tuples.  Two values with the same key share a row.
     """
 
-    def __init__(self, width: int, dtype: Any = 'float32', weight_initializer: Any = None, admit: int = 1,
-                 capacity: int = 0, expire_after: int = 0, evict: str = 'lru', prefix: Optional[str] = None,
-                 params: Any = None):
+    def __init__(self, width: int, dtype: Any = 'float32', weight_initializer: Any = None,  # noqa: PLR0913
+                 admit: int = 1, capacity: int = 0, expire_after: int = 0, evict: str = 'lru',
+                 prefix: Optional[str] = None, params: Any = None):
         options = {'admit': admit, 'capacity': capacity, 'expire_after': expire_after, 'evict': evict}
         super().__init__(None, width, dtype, weight_initializer, options, prefix, params)

@@ -14,9 +14,9 @@ AUTOMATIC = 'auto'
 SEARCH_SECONDS = 4.5
 
 
-def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', input_grad: bool = False,
-                batch_norm: str = 'joint', cluster: Any = None, search_seconds: float = SEARCH_SECONDS,
-                init: Any = None, recompute: Any = None) -> ParallelBlock:
+def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32',  # noqa: PLR0913
+                input_grad: bool = False, batch_norm: str = 'joint', cluster: Any = None,
+                search_seconds: float = SEARCH_SECONDS, init: Any = None, recompute: Any = None) -> ParallelBlock:
     """Split a network over all workers of the job.
 
     Parameters

@@ -247,7 +247,7 @@ class Planner(Predictor):
         return pipelines, limits
 
 
-def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_SECONDS,
+def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_SECONDS,  # noqa: PLR0913
            proposals: Optional[int] = None, seed: int = 0, memory_bytes: Optional[float] = None, start: Any = None,
            batch_axis: Any = 0, dtype: Any = 'float32', states: int = 0, profiles: Any = None,
            progress: Optional[Watcher] = None, patience: Optional[int] = None, shard_updates: bool = False,

@@ -32,7 +32,7 @@ from .task_graph.array_layouts import Conversions
 from .task_graph.dataflow import Dataflow
 from .task_graph.dynamic_tables import dynamic_tables
 from .task_graph.micro_batch_model import MICRO_BATCH_ARRAYS, MicroBatchModel
-from .task_graph.operator_tasks import ArithmeticShare, OperatorTasks, ShardTime
+from .task_graph.operator_tasks import ArithmeticShare, OperatorTasks, OperatorTimes
 from .task_graph.prediction import Prediction, ProgramScale
 from .task_graph.weight_tasks import WeightArrays
 
@@ -71,8 +71,8 @@ class Predictor:
         The network cannot be traced, or `tables` is of another kind.
     """
 
-    def __init__(self, net: Any, data: Any, cluster: Cluster, profiles: OperatorProfiler, batch_axis: Any = 0,
-                 dtype: Any = 'float32', states: int = 0, shard_updates: bool = False,
+    def __init__(self, net: Any, data: Any, cluster: Cluster, profiles: OperatorProfiler,  # noqa: PLR0913
+                 batch_axis: Any = 0, dtype: Any = 'float32', states: int = 0, shard_updates: bool = False,
                  pipelines: bool = True, tables: Optional[Mapping[Any, float]] = None):
         check_number('states', states, numbers.Integral, 0, optional=False)
         self.cluster, self.network = cluster, traced(net, data, batch_axis, dtype)
@@ -89,12 +89,9 @@ class Predictor:
             profiles.kernel_times())
         machine = self._machine = Machine(cluster, self._core_speed)
         self._micro_batch_models: Dict[Tuple[int, bool], MicroBatchModel] = {}
-        keys = ProfileKeys(self.graph, collectives(), frozen=frozen)
-        self._blocked = keys.blocked_outputs()
-        self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._shard_times(measure), self._arrays,
-                                                    alike=keys.operator_key, tables=self.dynamic_tables,
-                                                    conversions=self._conversions(keys, measure),
-                                                    arithmetic_share=self._arithmetic_share(self.graph))
+        self._blocked = ProfileKeys(self.graph, collectives(), frozen=frozen).blocked_outputs()
+        self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._times(self.graph, measure),
+                                                        self._arrays, self.dynamic_tables)
         self.model = self._new_model(True)
         #: The model that estimates all times that are not known.
         self._rough = self._new_model(False)
@@ -102,17 +99,17 @@ class Predictor:
         self._space = SearchSpace(dataflow, cluster.ranks, max(host.ranks for host in cluster.hosts))
         self._base = self.splits(data_parallel())
 
-    def _shard_times(self, measure: bool, graph: Optional[Graph] = None) -> ShardTime:
-        timed_graph = self.graph if graph is None else graph
+    def _times(self, graph: Graph, measure: bool) -> OperatorTimes:
+        """Return the times of a graph's operators; without `measure`, times that are not known are estimated."""
+        keys = ProfileKeys(graph, collectives(), frozen=self._frozen)
 
         def shard_time(operator: Operator, output_shard: OutputShard, operator_shard: OperatorShard
                        ) -> Tuple[float, float]:
-            return self._profiles.shard_seconds(timed_graph, operator, output_shard, frozen=self._frozen,
-                                                measure=measure, operator_shard=operator_shard)
-        return shard_time
-
-    def _conversions(self, keys: ProfileKeys, measure: bool) -> Conversions:
-        return Conversions(keys.blocked_outputs(), lambda shape: self._profiles.conversion_seconds(shape, measure))
+            return self._profiles.shard_seconds(graph, operator, output_shard, frozen=self._frozen, measure=measure,
+                                                operator_shard=operator_shard)
+        conversions = Conversions(keys.blocked_outputs(),
+                                  lambda shape: self._profiles.conversion_seconds(shape, measure))
+        return OperatorTimes(shard_time, keys.operator_key, conversions, self._arithmetic_share(graph))
 
     def _arithmetic_share(self, graph: Graph) -> ArithmeticShare:
         rates = KernelTimes(*self.cluster.reference).rates if self.cluster.reference else ()
@@ -128,16 +125,8 @@ class Predictor:
         except InputError:  # the network has the number of samples of the joint batch in it
             graph, splits = with_own_statistics(self.graph), self._base
             dataflow = Dataflow(graph, self._dimensions, self._shares, self._frozen)
-        keys = ProfileKeys(graph, collectives(), frozen=self._frozen)
-
-        def shard_time(operator: Operator, output_shard: OutputShard, operator_shard: OperatorShard
-                       ) -> Tuple[float, float]:
-            return self._profiles.shard_seconds(graph, operator, output_shard, frozen=self._frozen, measure=measure,
-                                                operator_shard=operator_shard)
-        machine = Machine(self.cluster, self._core_speed)
-        model = OperatorTasks(dataflow, machine, shard_time, self._arrays, alike=keys.operator_key,
-                              tables=self.dynamic_tables, conversions=self._conversions(keys, measure),
-                              arithmetic_share=self._arithmetic_share(graph))
+        model = OperatorTasks(dataflow, Machine(self.cluster, self._core_speed), self._times(graph, measure),
+                              self._arrays, self.dynamic_tables)
         prediction = Prediction(model, splits, {}, self._program_scale(model, splits))
         self._profiles.save()
         return prediction
@@ -205,11 +194,8 @@ class Predictor:
         """
         if (micro_batches, measure) not in self._micro_batch_models:
             def make_model(dataflow: Dataflow) -> OperatorTasks:
-                keys = ProfileKeys(dataflow.graph, collectives(), frozen=self._frozen)
-                return OperatorTasks(dataflow, self._machine, self._shard_times(measure, dataflow.graph),
-                                     self._arrays._replace(others=MICRO_BATCH_ARRAYS), alike=keys.operator_key,
-                                     conversions=self._conversions(keys, measure),
-                                     arithmetic_share=self._arithmetic_share(dataflow.graph))
+                return OperatorTasks(dataflow, self._machine, self._times(dataflow.graph, measure),
+                                     self._arrays._replace(others=MICRO_BATCH_ARRAYS))
             self._micro_batch_models[micro_batches, measure] = MicroBatchModel(
                 self.network, self._shares, micro_batches, self._frozen, make_model)
         return self._micro_batch_models[micro_batches, measure]
@@ -248,9 +234,8 @@ class Predictor:
         if not 0 < forward_s + backward_s <= _MOST_PROGRAM_S or size_bytes > _MOST_PROGRAM_BYTES:
             return 1.0, 1.0
         blocked = {number for number, split in splits.items() if model.makes_blocked(number, split)}
-        shares = model.dataflow.shares
-        program = self._profiles.program_seconds(NetworkShards(model.graph, dict(splits)), rank, shares.inputs,
-                                                 shares.outputs, frozen=self._frozen, blocked=blocked)
+        program = self._profiles.program_seconds(NetworkShards(model.graph, dict(splits)), rank, model.dataflow.shares,
+                                                 self._frozen, blocked)
         if program is None or not program.forward:
             return 1.0, 1.0
         return program.forward / forward_s, program.backward / backward_s if backward_s else 1.0

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..comm.collective import Collective
 from ..servers.cluster import ParameterServers
-from ..servers.lifecycle import create_table
+from ..servers.lifecycle import TableSpec, create_table
 from ..servers.partitioning import ROW_OVERHEAD_BYTES
 from ..servers.protocol import ASSIGN
 from .costs import Network, Speed, rate, ring_bytes, server_bytes
@@ -77,9 +77,10 @@ def measure_servers(servers: ParameterServers, timer: CollectiveTimer, tag: str,
                     shares: List[float]) -> Speed:
     """Time the servers (collective); parameters as for :func:`calibrate`."""
     count = servers.num_servers
-    probed = create_table(servers, tag + '.servers', (max(SIZES), WIDTH), np.float32, count, ASSIGN, even=True)
-    probed_by_requests = create_table(servers, tag + '.requests', (REQUESTS * count, 1), np.float32, REQUESTS * count,
-                                      ASSIGN, even=True)
+    probed, probed_by_requests = (
+        create_table(servers, TableSpec(tag + name, shape, np.float32, partitions, even=True), ASSIGN)
+        for name, shape, partitions in (('.servers', (max(SIZES), WIDTH), count),
+                                        ('.requests', (REQUESTS * count, 1), REQUESTS * count)))
     _set_optimizer(probed)
     _set_optimizer(probed_by_requests)
     latency = timer.seconds(lambda: exchange_rows(probed, WIDTH, 0, count))

@@ -6,7 +6,7 @@ Any other transport of rows has to implement it.  Besides, routes make dense sum
 (:func:`mxhybrid.servers.lifecycle.create_table`) and change their partitions
 (:func:`mxhybrid.servers.repartition.repartition`).
 """
-from typing import Any, Callable, Iterator, List, Protocol, Sequence
+from typing import Any, Callable, Protocol
 
 import numpy as np
 
@@ -64,32 +64,3 @@ class Rows(Protocol):
 
     def forget_optimizer(self) -> None:
         """Drop optimizer and state."""
-
-
-class ServerRows(Rows, Protocol):
-    """A table on the servers, to which rows travel, and where a push may also be a sum of gradients."""
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row on the wire."""
-
-    def pull_later(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> Callable[[], None]:
-        """Request rows for `result`; return a function that waits for them, for another thread."""
-
-    def deliver(self, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int = 0) -> None:
-        """Request rows, which the engine writes to `rows`, the memory of `array`."""
-
-    def deliver_copies(self, ids: np.ndarray, outs: List[Any], priority: int = 0) -> bool:
-        """Request few rows, which the engine copies to row_sparse `outs`; return False if it cannot."""
-
-    def chunks(self) -> Iterator[np.ndarray]:
-        """Yield the ids of all rows, in chunks that can be pulled at once."""
-
-    def take_state(self, widths: Sequence[int]) -> List[np.ndarray]:
-        """Return all optimizer state on every worker, as arrays with `widths` elements a row (collective).
-
-        The rows of the table are lost.
-        """
-
-    def hold_sums(self) -> None:
-        """Drop optimizer and state: from now on a push replaces its rows by their sum."""

@@ -7,10 +7,10 @@ from ..lane.row_arrays import read_few_rows
 from ..native.arrays import allocate_rows, row_sparse_parts, sum_row_sparse
 from ..native.deliveries import Deliveries
 from ..servers.partitioning import ROW_OVERHEAD_BYTES
+from ..servers.table import Table
 from ..telemetry.recorder import AnyRecorder
 from . import checks
 from .route import ParameterSpec
-from .row_interfaces import ServerRows
 
 
 def sum_devices(arrays: List[Any]) -> Tuple[np.ndarray, np.ndarray]:
@@ -37,12 +37,12 @@ def _expected(route: ParameterSpec) -> int:
     return 2 * traffic.rows // traffic.steps + 1 if traffic.steps else 0
 
 
-def wire_bytes(count: int, table: ServerRows) -> int:
+def wire_bytes(count: int, table: Table) -> int:
     """Return the bytes that `count` rows of a table take on the wire."""
     return count * (table.row_bytes + ROW_OVERHEAD_BYTES)
 
 
-def saved_bytes(count: int, table: ServerRows) -> int:
+def saved_bytes(count: int, table: Table) -> int:
     """Return the bytes that rounding saves for `count` rows of a table."""
     return count * (table.width * table.dtype.itemsize - table.row_bytes)
 
@@ -56,7 +56,7 @@ def fill_outputs(ids: np.ndarray, fill: Callable[[np.ndarray], None], shape: tup
         array.copyto(out)
 
 
-def pull_async(table: ServerRows, ids: np.ndarray, shape: tuple, outs: List[Any], priority: int) -> None:
+def pull_async(table: Table, ids: np.ndarray, shape: tuple, outs: List[Any], priority: int) -> None:
     """Copy rows of a table to `outs`, as a row_sparse array; returns before they arrive."""
     if len(ids) and table.deliver_copies(ids, outs, priority):
         return
@@ -67,7 +67,7 @@ def pull_async(table: ServerRows, ids: np.ndarray, shape: tuple, outs: List[Any]
         array.copyto(out)
 
 
-def pull_each_async(table: ServerRows, deliveries: Deliveries, id_arrays: List[np.ndarray], shape: tuple,
+def pull_each_async(table: Table, deliveries: Deliveries, id_arrays: List[np.ndarray], shape: tuple,
                      outs: List[Any], priority: int) -> int:
     """Copy different rows of a table to each of `outs`; return the number of rows, of which each is pulled once."""
     union = np.unique(np.concatenate(id_arrays))

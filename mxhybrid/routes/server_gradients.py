@@ -4,7 +4,7 @@ from typing import Any, List, Optional
 import numpy as np
 
 from ..lane.row_format import row_format
-from ..servers.lifecycle import create_table
+from ..servers.lifecycle import TableSpec, create_table
 from ..servers.partitioning import id_dtype
 from ..servers.protocol import ASSIGN
 from ..servers.table import Table
@@ -24,11 +24,10 @@ class ServerGradients(RowGradients):
     def __init__(self, former: Route):
         super().__init__(former)
         self._servers = self.context.servers
-        self._table = create_table(self._servers, self.tag + '.gradient', self.shape, self.dtype,
-                                   self.context.partitions_for(self), ASSIGN,
-                                   row_format=row_format(self.dtype, self.wire_dtype, self.width, sums=True),
-                                   exact=False,
-                                   staleness=self.context.settings.staleness_for(self.name))
+        self._table = create_table(self._servers, TableSpec(
+            self.tag + '.gradient', self.shape, self.dtype, self.context.partitions_for(self),
+            row_format(self.dtype, self.wire_dtype, self.width, sums=True),
+            self.context.settings.staleness_for(self.name), exact=False), ASSIGN)
         self._touched = np.empty(0, np.int64)
 
     @property

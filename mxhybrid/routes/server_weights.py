@@ -6,7 +6,7 @@ import numpy as np
 from ..lane.row_format import row_format
 from ..native.arrays import array_digest, row_reader
 from ..native.optimizer_state import rates_of, update_count
-from ..servers.lifecycle import create_table
+from ..servers.lifecycle import TableSpec, create_table
 from ..servers.partitioning import ROW_OVERHEAD_BYTES
 from ..servers.protocol import REPLACE
 from ..servers.table import Table
@@ -35,10 +35,10 @@ class ServerWeights(TableWeight):
     def init(self, value: Any, outs: List[Any], priority: int, keeps_dense: bool = True, was_set: bool = True) -> None:
         """Create the table, or drop its optimizer state; its rows are worker 0's."""
         if not self._has_table:
-            self._table = create_table(self._servers, self.tag, self.shape, self.dtype,
-                                       self.context.partitions_for(self), REPLACE, row_reader(value),
-                                       row_format=row_format(self.dtype, self.wire_dtype, self.width),
-                                       staleness=self.context.settings.staleness_for(self.name))
+            spec = TableSpec(self.tag, self.shape, self.dtype, self.context.partitions_for(self),
+                             row_format(self.dtype, self.wire_dtype, self.width),
+                             self.context.settings.staleness_for(self.name))
+            self._table = create_table(self._servers, spec, REPLACE, row_reader(value))
             self._has_table = True
             if self._servers.initialiser != 0 and not self._starts_alike(value):
                 self.write_weight(row_reader(value))

@@ -12,7 +12,7 @@ import json
 import struct
 import threading
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import mxnet as mx
 import numpy as np
@@ -35,29 +35,35 @@ from .ps_lite_link import PsLiteLink
 _SET_MULTI_PRECISION = 1
 
 
+class Place(NamedTuple):
+    """The place of a worker in a job with servers."""
+
+    rank: int
+    num_workers: int
+    num_servers: int
+    #: The worker with rank 0 in the native store, whose pushes create keys, from `first_key` on.
+    initialiser: int
+    first_key: int
+
+
 class ParameterServers:
     """The servers, for a worker: its native store, commands and their answers, keys, and the tables in use.
 
     `client` is this worker's connection to the servers; None if rows travel by the lane, where only worker 0 has one.
-    Only worker 0 sends commands, as text that `encode_command` makes of name and arguments.  `initialiser` is the
-    worker with rank 0 in the native store, whose pushes create keys, from `first_key` on.  `barrier` waits until all
+    Only worker 0 sends commands, as text that `encode_command` makes of name and arguments.  `barrier` waits until all
     workers call it.
     """
 
-    def __init__(self, client: Optional[Client], num_servers: int, rank: int, num_workers: int, initialiser: int,
-                 first_key: int, barrier: Callable[[], Any], trace: AnyRecorder,
+    def __init__(self, client: Optional[Client], place: Place, barrier: Callable[[], Any], trace: AnyRecorder,
                  encode_command: Callable[[str, Dict[str, Any]], str], deliveries: Deliveries):
         self.trace, self._encode_command, self.deliveries, self.client = trace, encode_command, deliveries, client
         #: The link that carries this worker's rows.
         self.link: Union[PsLiteLink, Lane] = PsLiteLink(client)
-        self.rank = rank
-        self.is_root = rank == 0
-        self.initialiser = initialiser
-        self.num_servers = num_servers
-        self.num_workers = num_workers
+        self.rank, self.num_workers, self.num_servers, self.initialiser, first_key = place
+        self.is_root = self.rank == 0
         self.barrier = barrier
-        self.keys = KeyPool(num_servers, first_key)
-        self._mailboxes = [self.keys.placement.key_on(server) for server in range(num_servers)]
+        self.keys = KeyPool(self.num_servers, first_key)
+        self._mailboxes = [self.keys.placement.key_on(server) for server in range(self.num_servers)]
         #: Numbers of tables, equal on all workers.
         self.table_numbers = itertools.count()
         #: The tables in use and their keys by name, see :mod:`mxhybrid.servers.lifecycle`; dynamic tables have no keys.

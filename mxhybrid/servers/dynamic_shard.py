@@ -7,7 +7,7 @@ from typing import Any, Callable, ContextManager, Iterator, Sequence
 
 from ..base.errors import JobError
 from ..base.settings import variable
-from ..lane.agent import Agent
+from ..lane.agent import Agent, DynamicShape
 from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
 from ..row_store.row_files import MORE_SLOTS
@@ -29,12 +29,12 @@ def named_table(name: str, max_batch_rows: int) -> Iterator[None]:
 
 
 class DynamicShard(LanePartition):
-    """Partition number `part` of the dynamic table `number` on the lane, with rows of `width` elements."""
+    """Partition number `part` of the dynamic table `number` on the lane."""
 
-    def __init__(self, key: int, table: str, agent: Agent, number: int, part: int, width: int, dtype: str,
+    def __init__(self, key: int, table: str, agent: Agent, number: int, part: int, shape: DynamicShape,
                  first_values: FirstValues):
-        super().__init__(key, table, agent, number, part, 0, width)
-        self._dtype, self._first_values = dtype, first_values
+        super().__init__(key, table, agent, number, part, 0, shape.width)
+        self._dtype, self._first_values = shape.dtype, first_values
         self._widths: Sequence[int] = ()
 
     def with_store(self, use: Callable[[RowStore], Any]) -> Any:

@@ -6,7 +6,7 @@ reading makes no row: the first push of a key does.  Rows travel by the lane onl
 import os
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, TypeVar
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
 
 import numpy as np
 
@@ -30,29 +30,47 @@ from .row_prefetcher import RowPrefetcher
 _WORK = {'statistics': 'count its rows', 'save': 'save its rows', 'save_here': 'save its rows',
          'load': 'load its rows', 'knows': 'look for changes', 'save_copy': 'copy its rows'}
 _Result = TypeVar('_Result')
-#: Rows in memory, without admission or expiry.
-_IN_MEMORY = RowStoreOptions()
+
+
+class DynamicTableSpec(NamedTuple):
+    """The properties of a dynamic table."""
+
+    name: str
+    #: The elements of a row.
+    width: int
+    #: float32 or float64.
+    dtype: Any
+    #: The values of rows before their first update, equal on all workers.
+    first_values: FirstValues
+    #: The number of partitions, which are placed on the servers in turn.
+    partitions: int
+    #: Admission, expiry and storage of rows; by default in memory, without admission or expiry.
+    options: RowStoreOptions = RowStoreOptions()
+    #: The type in which float32 rows travel: float32, float16 or int8.
+    wire_dtype: Any = 'float32'
+    #: The most distinct rows of a worker in a push or pull.
+    max_batch_rows: int = 1 << 20
+    #: The number of last pushes of other workers that pulled rows may lack.
+    staleness: int = 0
 
 
 class DynamicTable(OptimizedTable):
     """A dynamic table on the servers, made by :func:`create_dynamic_table`."""
 
-    def __init__(self, servers: ParameterServers, name: str, width: int, dtype: np.dtype, partitions: int,
-                 row_format: RowFormat, max_batch_rows: int, first_values: FirstValues, options: RowStoreOptions,
-                 staleness: int = 0):
+    def __init__(self, servers: ParameterServers, spec: DynamicTableSpec):
+        name, width, dtype = spec.name, spec.width, np.dtype(spec.dtype)
         super().__init__(name, width, dtype)
         self.servers = servers
         #: The number of the table in its job, equal on all workers.
         self.index = next(servers.table_numbers)
-        self.max_batch_rows, self.first_values, self.options = max_batch_rows, first_values, options
+        self.max_batch_rows, self.first_values, self.options = spec.max_batch_rows, spec.first_values, spec.options
         #: The form of rows between hosts.
-        self.row_format = row_format
-        #: The number of last pushes of other workers that pulled rows may lack.
-        self.staleness = staleness
+        self.row_format = row_format(dtype, np.dtype(spec.wire_dtype), width)
+        self.staleness = spec.staleness
         #: The server of each partition.
-        self.owners = tuple((self.index + part) % servers.num_servers for part in range(partitions))
+        self.owners = tuple((self.index + part) % servers.num_servers for part in range(spec.partitions))
         #: The names of the partitions in commands: numbers below 0, since the native store has no keys for them.
-        self.server_keys: Sequence[int] = tuple(-1 - (self.index << 20) - part for part in range(partitions))
+        self.server_keys: Sequence[int] = tuple(-1 - (self.index << 20) - part for part in range(spec.partitions))
         self.family = [self]
         self.mode = CAPTURE
         #: Whether pushed rows are weights or optimizer state, which travel unrounded.
@@ -383,34 +401,21 @@ class DynamicTable(OptimizedTable):
         self.servers.link.forget(self)
 
 
-def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype: Any, first_values: FirstValues,
-                         partitions: int, options: RowStoreOptions = _IN_MEMORY, wire_dtype: Any = 'float32',
-                         max_batch_rows: int = 1 << 20, staleness: int = 0) -> DynamicTable:
+def create_dynamic_table(servers: ParameterServers, spec: DynamicTableSpec) -> DynamicTable:
     """Create a dynamic table without rows (collective).
-
-    - `width`: the elements of a row.
-    - `dtype`: float32 or float64.
-    - `first_values`: the values of rows before their first update, equal on all workers.
-    - `partitions`: the number of partitions, which are placed on the servers in turn.
-    - `options`: admission, expiry and storage of rows.
-    - `wire`: the type in which float32 rows travel: float32, float16 or int8.
-    - `max_batch_rows`: the most distinct rows of a worker in a push or pull.
-    - `staleness`: the number of last pushes of other workers that pulled rows may lack.
 
     Raises InputError on all workers, before anything is sent, if settings are not valid.
     """
-    dtype = np.dtype(dtype)
-    check_dynamic_table(servers, name, width, dtype, partitions, options, max_batch_rows)
-    table = DynamicTable(servers, name, width, dtype, partitions, row_format(dtype, np.dtype(wire_dtype), width),
-                         max_batch_rows, first_values, options, staleness)
+    _check(servers, spec)
+    table = DynamicTable(servers, spec)
     servers.open_dynamic_table(table)
-    servers.tables[name] = table, None
+    servers.tables[spec.name] = table, None
     return table
 
 
-def check_dynamic_table(servers: ParameterServers, name: str, width: int, dtype: np.dtype, partitions: int,
-                        options: RowStoreOptions, max_batch_rows: int) -> None:
+def _check(servers: ParameterServers, spec: DynamicTableSpec) -> None:
     """Raise InputError for settings of a dynamic table that are not valid."""
+    name, dtype, partitions, options = spec.name, np.dtype(spec.dtype), spec.partitions, spec.options
     if not servers.on_lane:
         raise InputError('%s: the rows of a dynamic table travel by the lane only, but this job uses ps-lite: leave %s '
                          'out, and see the log of worker 0 for the reason if it is not set'
@@ -420,8 +425,8 @@ def check_dynamic_table(servers: ParameterServers, name: str, width: int, dtype:
                          "Rows may travel as float16 or int8 nevertheless, see %s"
                          % (name, dtype, variable('wire_dtype')))
     for setting, value, least, most in (
-            ('width', width, 1, 1 << 24), ('partitions', partitions, 1, (1 << 16) - 1),
-            ('max_batch_rows', max_batch_rows, 1, 1 << 28)):
+            ('width', spec.width, 1, 1 << 24), ('partitions', partitions, 1, (1 << 16) - 1),
+            ('max_batch_rows', spec.max_batch_rows, 1, 1 << 28)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
             raise InputError('%s: %s=%r: give an integer from %d to %d' % (name, setting, value, least, most))
     options.check(name + ': ')

@@ -197,8 +197,7 @@ class Handler(Optimizer):
                                           store_options.of_partition(len(keys), len(own_parts)))
         for part, key in enumerate(keys):
             if part in own_parts:
-                shard = DynamicShard(key, table, self._agent, number, part, table_shape.width, table_shape.dtype,
-                                     FirstValues(*first_values))
+                shard = DynamicShard(key, table, self._agent, number, part, table_shape, FirstValues(*first_values))
                 self._partitions[key] = self._shards[number, part] = shard
             else:
                 self._partitions[key] = Partition(key, table, 0, table_shape.width, CAPTURE)

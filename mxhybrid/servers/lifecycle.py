@@ -1,6 +1,6 @@
 """Create tables on the servers, with keys and first values, and retire them, which frees memory and keys."""
 from dataclasses import replace
-from typing import Any, Callable, Optional, Sequence, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -23,32 +23,44 @@ _MOST_SLOTS, _ROW_REQUESTS = (1 << 32) - 2, 8
 Values = Callable[[np.ndarray], np.ndarray]
 
 
-def create_table(servers: ParameterServers, name: str, shape: tuple, dtype: Any, partitions: int, mode: str,
-                 values: Optional[Values] = None, even: bool = False,
-                 row_format: RowFormat = RowFormat.EXACT, exact: bool = True,
-                 staleness: int = 0) -> Table:
-    """Create a table of about that number of `partitions` (collective); `mode` is the meaning of pushes to it.
+class TableSpec(NamedTuple):
+    """The properties of a table."""
 
-    Its rows are the `values` of the worker that initialises, or zeros.  With `even` its partitions are placed on the
-    servers in turn, instead of on the servers with the fewest bytes.  Rows travel in `row_format`, int8 by the lane
-    only.  With ps-lite and float16, servers keep only float16 rows unless the table is `exact`, and only the modes
-    ASSIGN and REPLACE work.  With `staleness`, which needs the lane, pulled rows may lack that number of last pushes of
-    other workers.
+    name: str
+    shape: Tuple[int, ...]
+    dtype: Any
+    #: About that number of partitions.
+    partitions: int
+    #: The form in which rows travel; int8 by the lane only.
+    row_format: RowFormat = RowFormat.EXACT
+    #: The number of last pushes of other workers that pulled rows may lack, which needs the lane.
+    staleness: int = 0
+    #: With ps-lite and float16, servers keep only float16 rows unless the table is `exact`, and only the modes ASSIGN
+    #: and REPLACE work.
+    exact: bool = True
+    #: Whether partitions are placed on the servers in turn, instead of on the servers with the fewest bytes.
+    even: bool = False
+
+
+def create_table(servers: ParameterServers, spec: TableSpec, mode: str, values: Optional[Values] = None) -> Table:
+    """Create a table (collective); `mode` is the meaning of pushes to it.
+
+    Its rows are the `values` of the worker that initialises, or zeros.
     InputError on all workers, with nothing changed, if the servers have too few keys left.
     """
-    dtype = np.dtype(dtype)
-    rows, width = shape[0], int(np.prod(shape[1:]))
-    if servers.on_lane and staleness:
+    name, dtype, exact = spec.name, np.dtype(spec.dtype), spec.exact
+    rows, width = spec.shape[0], int(np.prod(spec.shape[1:]))
+    if servers.on_lane and spec.staleness:
         assert servers.lane is not None
-        check_stale_rows(name, rows, staleness, max(servers.lane.membership.worker_counts))
-    halves = row_format is RowFormat.FLOAT16 and not servers.on_lane
-    kind = TableKind(rows, width, dtype.name, halves, exact or servers.on_lane, even)
-    count = partition_count(rows, width, dtype.itemsize, partitions)
+        check_stale_rows(name, rows, spec.staleness, max(servers.lane.membership.worker_counts))
+    halves = spec.row_format is RowFormat.FLOAT16 and not servers.on_lane
+    kind = TableKind(rows, width, dtype.name, halves, exact or servers.on_lane, spec.even)
+    count = partition_count(rows, width, dtype.itemsize, spec.partitions)
     keys = servers.keys.take(name, kind, count, dtype.itemsize * (kind.exact or not halves) + 2 * halves)
     partitioning = keys.partitioning
     if servers.on_lane:
         table = Table(servers, name, partitioning, dtype, WireFormat(name, dtype, width, partitioning.keys))
-        table.row_format, table.staleness = row_format, staleness
+        table.row_format, table.staleness = spec.row_format, spec.staleness
         servers.open_table(table)
         if values is not None:
             table.assign(values)

@@ -12,6 +12,12 @@ from .task_table import concatenated_tasks
 class RedistributionBuilder(TaskBuilder):
     """A builder of tasks that also adds the tasks of redistributions."""
 
+    def add(self, kind, rank, resource, work, second=-1, latency=0.0, high_priority=False, after=()):
+        """Add a task that comes after some others; return its number."""
+        task = super().add(kind, rank, resource, work, second, latency, after)
+        self.high_priority[task] = high_priority
+        return task
+
     def compute(self, kind, rank, seconds, after=()):
         """Add a task of a rank's core, given its duration on the core that operators were timed on."""
         return self.add(kind, rank, int(self.machine.core[rank]), seconds / float(self.machine.speed[rank]),

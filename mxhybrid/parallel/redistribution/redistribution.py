@@ -4,12 +4,12 @@ In the forward pass, a target is the union, or with partial sums the sum, of its
 backward pass, the gradient of a source is the sum of its intersections with the gradients of the targets.  Halo
 exchange, allgather, alltoall, reduce-scatter and allreduce are all redistributions.
 """
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from ..sharding.box import Box, shape_of, size_of, slices_in
-from ..sharding.layout import Layout, bytes_between, messages, owners
+from ..sharding.layout import Movement, bytes_between, messages, owners
 
 #: The position of a piece in a rank's array.
 Slices = Tuple[slice, ...]
@@ -39,17 +39,12 @@ class Redistribution:
     """A redistribution as a rank sees it.
 
     - `number`: the same on all ranks, and unlike that of any other redistribution of the job.
-    - `needed`: the box that each rank needs.
-    - `fill`: the value beyond the tensor.
-    - `one_gradient`: whether only one of the ranks that receive the same box sends its gradient back.
     - `label`: name of what is redistributed.
     - `operator`: the number, in the network's graph, of the operator that it belongs to.
-    - `differentiable`: whether gradients go back.
     """
 
-    def __init__(self, number: int, rank: int, layout: Layout, needed: Dict[int, Box], dtype: np.dtype,
-                 fill: float = 0.0, one_gradient: bool = False, label: str = '', differentiable: bool = True,
-                 operator: int = -1):
+    def __init__(self, number: int, rank: int, movement: Movement, label: str = '', operator: int = -1):
+        layout, needed, dtype, fill, one_gradient, differentiable = movement
         self.number, self.label, self.dtype = number, label, np.dtype(dtype)
         self.differentiable, self.operator = differentiable, operator
         self.source: Optional[Box] = layout.boxes.get(rank)

@@ -27,20 +27,6 @@ _redistributions: Dict[int, 'RedistributionOperator'] = {}
 _numbers = itertools.count(1)
 
 
-class Carrier(Protocol):
-    """Moves pieces of arrays between ranks."""
-
-    def begin(self, transfer: Transfer, source: Optional[np.ndarray], target: Optional[np.ndarray],
-              done: Callable[[], None]) -> None:
-        """Begin a transfer between two arrays, which nobody changes before ``done()`` is called."""
-
-    def tags_under_way(self) -> List[int]:
-        """Return the tags of the transfers that have begun and are not done."""
-
-    def cancel(self, first: int, end: int) -> None:
-        """End transfers with the tags `first` to `end` at once, with arbitrary values, now and later."""
-
-
 class Transport(Protocol):
     """Moves arrays, by operations of MXNet's engine that block no thread."""
 
@@ -70,9 +56,11 @@ class Transport(Protocol):
 
 
 class CarrierTransport:
-    """Moves arrays by a carrier, by operations of MXNet's engine that block no thread."""
+    """Moves arrays by a carrier, :class:`~.socket_transport.SocketCarrier`, by operations of MXNet's engine that block
+    no thread.
+    """
 
-    def __init__(self, carrier: Carrier):
+    def __init__(self, carrier: Any):
         self._carrier = carrier
         self._deferred = Deferred(lambda what, done: carrier.begin(what[0], what[1], what[2], done))
 

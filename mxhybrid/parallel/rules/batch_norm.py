@@ -11,7 +11,7 @@ from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_of
 from ..sharding.box import Box, groups_of, shape_of, size_of
-from ..sharding.layout import Layout
+from ..sharding.layout import Layout, Movement
 from ..sharding.split import OutputShard, Split
 
 #: Attribute of a BatchNorm whose statistics each rank computes of its own samples, however it is split.
@@ -64,8 +64,8 @@ class JointBatchNorm:
         shard = None
         if program.rank in boxes:
             shard = _NormShard(program, operator, inputs[0], shape_of(boxes[program.rank]), axis, dtype)
-        moments = program.redistribute(None if shard is None else shard.moments, layout, needed, dtype, operator,
-                                       plain=program.learns(graph.operators[source[0]]))
+        moments = program.redistribute(None if shard is None else shard.moments, Movement(layout, needed, dtype),
+                                       operator, program.learns(graph.operators[source[0]]))
         if shard is None:
             return None
         normalized, mean, variance = shard.normalized(moments, inputs[1], inputs[2],
@@ -137,7 +137,7 @@ class JointBatchNorm:
             local = mx.sym.stack(*[mx.sym.cast(program.last_statistic(average, channels), dtype)
                                    for average in averages], axis=0)
         layout = Layout((2,) + graph.shape(averages[0]), {rank: boxes[rank] for rank in ranks})
-        received = program.redistribute(local, layout, lacking, dtype, operator, differentiable=False)
+        received = program.redistribute(local, Movement(layout, lacking, dtype, differentiable=False), operator)
         if program.rank in lacking:
             cls._average(program, operator, *mx.sym.SliceChannel(received, num_outputs=2, axis=0, squeeze_axis=True))
 

@@ -11,7 +11,7 @@ from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_of, with_range
 from ..sharding.box import Box, Range, full, groups_of, shape_of, size_of
-from ..sharding.layout import Layout
+from ..sharding.layout import Layout, Movement
 from ..sharding.split import OutputShard, Split
 
 
@@ -74,8 +74,8 @@ class JointGroupNorm:
             mean = mx.sym.dot(rows, average)
             variance = mx.sym.dot(mx.sym.square(mx.sym.broadcast_sub(rows, mean)), average)
             moments = mx.sym.reshape(mx.sym.stack(mean, variance, axis=0), shape=(1, 2, shape[0], group_count))
-        joint = program.redistribute(moments, layout, needed, dtype, operator,
-                                     plain=program.learns(graph.operators[source[0]]))
+        joint = program.redistribute(moments, Movement(layout, needed, dtype), operator,
+                                     program.learns(graph.operators[source[0]]))
         if program.rank not in boxes:
             return None
         parts = groups_of(boxes, tuple(range(2, len(shape))))[program.rank]

@@ -10,7 +10,7 @@ from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_length, axis_of
 from ..sharding.box import Box, groups_of, shape_of
-from ..sharding.layout import Layout
+from ..sharding.layout import Layout, Movement
 from ..sharding.split import OutputShard, Split
 
 
@@ -74,8 +74,8 @@ class SplitSoftmax:
             shift = mx.sym.where(largest == float('-inf'), mx.sym.zeros_like(largest), largest)
             total = mx.sym.sum(mx.sym.exp(mx.sym.broadcast_sub(data, shift)), axis=axis, keepdims=True)
             local = mx.sym.stack(largest, total, axis=0)
-        maxima_and_sums = program.redistribute(local, layout, needed, dtype, operator,
-                                               plain=program.learns(graph.operators[operator.inputs[0][0]]))
+        maxima_and_sums = program.redistribute(local, Movement(layout, needed, dtype), operator,
+                                               program.learns(graph.operators[operator.inputs[0][0]]))
         if maxima_and_sums is None:
             return None
         both = mx.sym.SliceChannel(maxima_and_sums, num_outputs=2, axis=0, squeeze_axis=True)
@@ -98,7 +98,7 @@ class SplitSoftmax:
         """Return the symbol of this rank's shard by compiled operators."""
         data, shape = copied_input(cls._cooled(operator, data)), shape_of(box)
         copy, parts = softmax_parts(data, shape, axis, '%s_parts' % operator.name)
-        all_parts = program.redistribute(parts, layout, needed, 'float32', operator, plain=True)
+        all_parts = program.redistribute(parts, Movement(layout, needed, 'float32'), operator, True)
         count = shape_of(needed[program.rank])[1 + axis]
         return softmax_of(copy, copied_input(all_parts), shape, axis, count, operator.op == 'log_softmax',
                           operator.name)

@@ -12,7 +12,7 @@ from ..ops.learning import entries_with_gradients
 from ..ops.registry import rule_of
 from ..redistribution.redistribution import Redistribution
 from ..sharding.box import Box, full, overlap, shape_of, slices_in
-from ..sharding.layout import Layout
+from ..sharding.layout import Layout, Movement
 from ..sharding.sum_steps import steps_between
 from .network_shards import NetworkShards
 from .parameter_symbols import ParameterSymbols, sum_in_place_cap
@@ -109,8 +109,8 @@ class FetchedInputs(ParameterSymbols):
         local = self._sent(entry)
         number = self._number
         steps = steps_between(layout, needed, self.graph.dtypes[entry].itemsize)
-        received = self.redistribute(local, layout, needed, self.graph.dtypes[entry], operator, fill, differentiable,
-                                     plain=self.is_plain(entry) or not differentiable)
+        movement = Movement(layout, needed, self.graph.dtypes[entry], fill, differentiable=differentiable)
+        received = self.redistribute(local, movement, operator, self.is_plain(entry) or not differentiable)
         if steps[-1][0].partial and fill and received is not None:
             received = self._filled(operator, entry, number, needed[self.rank], fill, received)
         return [received]
@@ -152,22 +152,22 @@ class FetchedInputs(ParameterSymbols):
         """
         return self._inside is None and entry[0] in self._learning and 2 * self._readers[entry] < sum_in_place_cap()
 
-    def redistribute(self, local: Any, layout: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
-                     fill: float = 0.0, differentiable: bool = True, one_gradient: bool = False, plain: bool = False
-                     ) -> Any:
+    def redistribute(self, local: Any, movement: Movement, operator: Operator, plain: bool = False) -> Any:
         """Return the symbol that this rank receives by a redistribution that all ranks make, or by two (see
         :mod:`mxhybrid.parallel.sharding.sum_steps`); None if it receives nothing.
 
         For `plain`, see :class:`RedistributionNode`.
         """
         if self._inside is not None:
-            plain, differentiable = False, differentiable and self._inside.is_again
-        steps = steps_between(layout, needed, np.dtype(dtype).itemsize)
+            plain = False
+            movement = movement._replace(differentiable=movement.differentiable and self._inside.is_again)
+        steps = steps_between(movement.layout, movement.needed, np.dtype(movement.dtype).itemsize)
         for number, (held, pieces) in enumerate(steps, 1):
-            is_last = number == len(steps)
-            local = self._redistribute_once(local, plain, Redistribution(
-                self._number, self.rank, held, pieces, np.dtype(dtype), fill if is_last else 0.0,
-                one_gradient and is_last, operator.name, differentiable, operator.number))
+            step = movement._replace(layout=held, needed=pieces)
+            if number < len(steps):
+                step = step._replace(fill=0.0, one_gradient=False)
+            local = self._redistribute_once(local, plain, Redistribution(self._number, self.rank, step, operator.name,
+                                                                         operator.number))
         return local
 
     def _redistribute_once(self, local: Any, plain: bool, redistribution: Redistribution) -> Any:
@@ -189,8 +189,8 @@ class FetchedInputs(ParameterSymbols):
         """Return the normalized data and the statistics of a BatchNorm with the redistribution of its statistics
         inside, as :class:`RedistributionNode` does; None if there is no such operator.
         """
-        redistribution = Redistribution(self._number, self.rank, layout, needed, np.dtype('float32'),
-                                        label=operator.name, operator=operator.number)
+        redistribution = Redistribution(self._number, self.rank, Movement(layout, needed, 'float32'), operator.name,
+                                        operator.number)
         node = self._make_node(redistribution, True)
         symbols = node.joint_norm(self._token, data, parameters, norm)
         if symbols is None:

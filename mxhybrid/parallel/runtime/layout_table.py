@@ -15,13 +15,12 @@ from .report_lines import line_notes, report_lines
 from .schedule import most_alive
 
 
-def layout_table(name: str, graph: Graph, dimensions: Dimensions, shards: NetworkShards,
-                 redistributions: Sequence[Redistribution], ranks: int, notes: Dict[int, str],
-                 stages: Optional[Stages] = None) -> str:
+def layout_table(name: str, dimensions: Dimensions, shards: NetworkShards, redistributions: Sequence[Redistribution],
+                 ranks: int, notes: Dict[int, str], stages: Optional[Stages] = None) -> str:
     """Return a table with a line for each operator, or norm of several operators: sizes on the rank that has most, and
     bytes sent between all ranks in both passes.
     """
-    micro_batches = 1 if stages is None else stages.micro_batches
+    graph, micro_batches = shards.graph, 1 if stages is None else stages.micro_batches
     sent: Dict[int, int] = {}
     for redistribution in redistributions:
         sent[redistribution.operator] = sent.get(redistribution.operator, 0) + sum(redistribution.bytes) * micro_batches

@@ -16,7 +16,7 @@ from ..ops.tracing import TracedNetwork, reshaped
 from ..redistribution.redistribution import Redistribution, Transfer
 from ..redistribution.redistribution_operator import Transport
 from ..sharding.box import Box, bounding_box, full, overlap
-from ..sharding.layout import Layout, owners
+from ..sharding.layout import Layout, Movement, owners
 from ..sharding.split import Split
 from .network_shards import NetworkShards, OperatorShards
 
@@ -191,49 +191,53 @@ class SampleRoutes:
         return [self._merged(route.send(piece)) for route, piece in zip(self._backward, self._pieces(gradient))]
 
 
-def routes_of_inputs(transport: Transport, rank: int, joint: TracedNetwork, graph: Graph,
-                     batch_boxes: Mapping[Entry, Any], read: Mapping[Entry, Dict[int, Box]], micro_batches: int,
-                     number: int) -> Tuple[Dict[str, SampleRoutes], int]:
-    """Return the redistributions of all inputs by name, and the next free number.
+class RouteMaker:
+    """Makes the redistributions of a pipeline's inputs and outputs; the next one has the number `number`."""
 
-    `batch_boxes` are the boxes of the joint batch that the ranks hold; `read` are the boxes that the stages read.
-    """
-    routes = {}
-    for entry, boxes in batch_boxes.items():
-        name = graph.operators[entry[0]].name
-        axis = joint.axes[name]
-        redistributions = []
-        for micro_batch in range(micro_batches):
-            layout = boxes if axis is None else samples_within(boxes, axis, graph.shapes[entry][axis], micro_batch)
-            redistributions.append(Redistribution(number, rank, Layout(graph.shapes[entry], layout), read[entry],
-                                                  graph.dtypes[entry], label=name, differentiable=False))
-            number += 1
-        routes[name] = SampleRoutes(transport, redistributions, axis, True, factors=graph.factors.get(entry))
-    return routes, number
+    def __init__(self, transport: Transport, rank: int, micro_batches: int, number: int):
+        self._transport, self._rank, self._micro_batches, self.number = transport, rank, micro_batches, number
 
+    def of_inputs(self, joint: TracedNetwork, graph: Graph, batch_boxes: Mapping[Entry, Any],
+                  read: Mapping[Entry, Dict[int, Box]]) -> Dict[str, SampleRoutes]:
+        """Return the redistributions of all inputs by name.
 
-def routes_of_outputs(transport: Transport, rank: int, graph: Graph, dimensions: Dimensions,
-                      computed: Mapping[Entry, Dict[int, Box]], ranges: List[Tuple[int, int]], samples: int,
-                      micro_batches: int, number: int) -> Tuple[List[SampleRoutes], int]:
-    """Return the redistributions of all outputs, and the next free number; `ranges` are the samples of the joint batch
-    that each rank returns, and `samples` is their number in a micro-batch.
-    """
-    routes = []
-    for entry in graph.heads:
-        axis = dimensions.sample_axis(entry)
-        assert axis is not None
-        boxes = {at: with_range(full(graph.shapes[entry]), axis.axis, (low * axis.each, high * axis.each))
-                 for at, (low, high) in enumerate(ranges)}
-        redistributions, differentiable = [], bool(np.issubdtype(graph.dtypes[entry], np.floating))
-        for micro_batch in range(micro_batches):
-            needed = samples_within(boxes, axis.axis, samples * axis.each, micro_batch)
-            redistributions.append(Redistribution(
-                number, rank, Layout(graph.shapes[entry], computed[entry]), needed, graph.dtypes[entry],
-                one_gradient=True, label=graph.operators[entry[0]].name, differentiable=differentiable))
-            number += 1
-        routes.append(SampleRoutes(transport, redistributions, axis.axis, False, differentiable,
-                                   graph.factors.get(entry)))
-    return routes, number
+        `batch_boxes` are the boxes of the joint batch that the ranks hold; `read` are the boxes that the stages read.
+        """
+        routes = {}
+        for entry, boxes in batch_boxes.items():
+            name = graph.operators[entry[0]].name
+            axis, shape = joint.axes[name], graph.shapes[entry]
+            redistributions = [self._redistribution(Movement(
+                Layout(shape, boxes if axis is None else samples_within(boxes, axis, shape[axis], micro_batch)),
+                read[entry], graph.dtypes[entry], differentiable=False), name)
+                for micro_batch in range(self._micro_batches)]
+            routes[name] = SampleRoutes(self._transport, redistributions, axis, True, factors=graph.factors.get(entry))
+        return routes
+
+    def of_outputs(self, graph: Graph, dimensions: Dimensions, computed: Mapping[Entry, Dict[int, Box]],
+                   ranges: List[Tuple[int, int]], samples: int) -> List[SampleRoutes]:
+        """Return the redistributions of all outputs; `ranges` are the samples of the joint batch that a rank returns,
+        and `samples` is their number in a micro-batch.
+        """
+        routes = []
+        for entry in graph.heads:
+            axis = dimensions.sample_axis(entry)
+            assert axis is not None
+            boxes = {at: with_range(full(graph.shapes[entry]), axis.axis, (low * axis.each, high * axis.each))
+                     for at, (low, high) in enumerate(ranges)}
+            differentiable = bool(np.issubdtype(graph.dtypes[entry], np.floating))
+            redistributions = [self._redistribution(Movement(
+                Layout(graph.shapes[entry], computed[entry]),
+                samples_within(boxes, axis.axis, samples * axis.each, micro_batch), graph.dtypes[entry],
+                one_gradient=True, differentiable=differentiable), graph.operators[entry[0]].name)
+                for micro_batch in range(self._micro_batches)]
+            routes.append(SampleRoutes(self._transport, redistributions, axis.axis, False, differentiable,
+                                       graph.factors.get(entry)))
+        return routes
+
+    def _redistribution(self, movement: Movement, name: str) -> Redistribution:
+        self.number += 1
+        return Redistribution(self.number - 1, self._rank, movement, name)
 
 
 def samples_within(boxes: Mapping[int, Box], axis: int, count: int, micro_batch: int) -> Dict[int, Box]:
@@ -249,7 +253,7 @@ def samples_within(boxes: Mapping[int, Box], axis: int, count: int, micro_batch:
 def gather_rows(transport: Transport, rank: int, ranks: int, width: int, number: int) -> Route:
     """Return the redistribution that gives all ranks one row of numbers of each rank."""
     rows: Dict[int, Box] = {at: ((at, at + 1), (0, width)) for at in range(ranks)}
-    gathered = Redistribution(number, rank, Layout((ranks, width), rows),
-                              dict.fromkeys(range(ranks), full((ranks, width))), np.dtype('float64'))
+    gathered = Redistribution(number, rank, Movement(
+        Layout((ranks, width), rows), dict.fromkeys(range(ranks), full((ranks, width))), 'float64'))
     return Route(transport, gathered.forward, (1, width), (ranks, width), np.dtype('float64'))
 

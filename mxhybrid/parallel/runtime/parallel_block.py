@@ -26,7 +26,7 @@ from .micro_batches import output_boxes, read_boxes
 from .model_files import ModelFiles
 from .network_outline import outline_of_split
 from .pipeline_calls import pipeline_calls
-from .rank_program import Program
+from .rank_program import Program, ProgramSpec
 from .sharded_parameters import ShardedParameters
 from .split_network import SplitNetwork, reshape
 
@@ -236,7 +236,7 @@ class ParallelBlock(gluon.Block):
     def report(self) -> str:
         """Return a table of all operators: their layouts, their workers, their memory and their communication."""
         network = self._network
-        return '\n'.join([layout_table(network.plan.name, network.graph, network.traced.dimensions, network.shards,
+        return '\n'.join([layout_table(network.plan.name, network.traced.dimensions, network.shards,
                                        self._programs[True].redistributions, self._workers.size, network.notes,
                                        network.stages)]
                          + [network.undivided] * bool(network.undivided)
@@ -352,10 +352,10 @@ def _program(network: SplitNetwork, training: bool, first: int) -> Program:
         inputs = read_boxes(network.graph, network.shards)
         outputs = {entry: [boxes] for entry, boxes in
                    output_boxes(network.graph, network.joint.dimensions, network.shards.splits).items()}
-    program = Program(network.shards, workers.rank, inputs, outputs,
-                      collectives(training, network.joint_statistics), workers.make_node, first,
-                      input_shards.gradient_inputs, network.frozen, network.segments if training else (),
-                      network.stages is not None, workers.fail)
+    spec = ProgramSpec(network.shards, inputs, outputs, collectives(training, network.joint_statistics),
+                       input_shards.gradient_inputs, network.frozen, network.segments if training else (),
+                       network.stages is not None)
+    program = Program(spec, workers.rank, workers.make_node, first, workers.fail)
     if program.redistributions:
         workers.open_transport()  # a worker without a part in any of them has not opened it
     return program

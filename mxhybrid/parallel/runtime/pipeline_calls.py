@@ -29,7 +29,7 @@ from ..plans.stages import Stages
 from .call_pool import ProgramRunner
 from .dropped_networks import release_after
 from .engine_threads import CallingThread
-from .micro_batches import SampleRoutes, gather_rows, output_boxes, read_boxes, routes_of_inputs, routes_of_outputs
+from .micro_batches import RouteMaker, SampleRoutes, gather_rows, output_boxes, read_boxes
 from .rank_program import Program
 from .schedule import passes
 from .split_network import SplitNetwork
@@ -42,13 +42,12 @@ def pipeline_calls(network: SplitNetwork, stages: Stages, programs: Dict[bool, P
                    ) -> 'PipelineCalls':
     """Return the calls of a pipeline, whose redistributions of inputs and outputs have numbers from `number` on."""
     workers, graph, shards = network.workers, network.graph, network.input_shards
-    inputs, number = routes_of_inputs(workers.open_transport(), workers.rank, network.joint, graph, shards.inputs,
-                                      read_boxes(graph, network.shards), stages.micro_batches, number)
-    samples = shards.ranges[-1][1] // stages.micro_batches
-    outputs, number = routes_of_outputs(workers.transport, workers.rank, graph, network.joint.dimensions,
-                                        output_boxes(graph, network.joint.dimensions, network.shards.splits),
-                                        shards.ranges, samples, stages.micro_batches, number)
-    return PipelineCalls(network, stages, programs, params, inputs, outputs, number)
+    maker = RouteMaker(workers.open_transport(), workers.rank, stages.micro_batches, number)
+    dimensions = network.joint.dimensions
+    inputs = maker.of_inputs(network.joint, graph, shards.inputs, read_boxes(graph, network.shards))
+    outputs = maker.of_outputs(graph, dimensions, output_boxes(graph, dimensions, network.shards.splits), shards.ranges,
+                               shards.ranges[-1][1] // stages.micro_batches)
+    return PipelineCalls(network, stages, programs, params, inputs, outputs, maker.number)
 
 
 class _Call(autograd.Function):

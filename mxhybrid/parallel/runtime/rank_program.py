@@ -1,5 +1,5 @@
 """The program of a rank: its shards of all operators, and the redistributions between them, as one graph."""
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
 
@@ -12,7 +12,7 @@ from ..ops.rule import Collective, OperatorShard
 from ..plans.recompute import Segment
 from ..rules.pooling import halves_images
 from ..sharding.box import Box, shape_of, size_of
-from ..sharding.layout import Layout
+from ..sharding.layout import Layout, Movement
 from .engine_threads import SegmentThreads
 from .fetched_inputs import TOKEN, FetchedInputs, MakeNode
 from .network_shards import NetworkShards
@@ -28,20 +28,32 @@ SHARED = 'mxhybrid_shared'
 COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True)]
 
 
+class ProgramSpec(NamedTuple):
+    """What the programs of all ranks compute together."""
+
+    shards: NetworkShards
+    #: The box of each data input that each rank is given.
+    inputs: Dict[Entry, Dict[int, Box]]
+    #: The boxes of each output of the network that each rank returns, concatenated; some ranks may return nothing.
+    outputs: Dict[Entry, List[Dict[int, Box]]]
+    #: Builders of operators that ranks compute together, by the operators' names.
+    collectives: Mapping[str, Collective]
+    #: Data through which gradients go back.
+    gradient_inputs: Any = ()
+    #: Parameters that have no gradients.
+    frozen: Any = ()
+    #: Operators whose activations are computed again in the backward pass.
+    segments: Sequence[Segment] = ()
+    #: Whether forward passes may begin before the backward passes of earlier ones have ended, as in a pipeline.  Then
+    #: segments have redistributions of other numbers when they are computed again.
+    overlaps: bool = True
+
+
 class Program(FetchedInputs):
     """The graph that a rank computes.
 
-    - `inputs`: the box of each data input that each rank is given.
-    - `outputs`: the boxes of each output of the network that each rank returns, concatenated; some ranks may return
-      nothing.
-    - `collectives`: builders of operators that ranks compute together, by the operators' names.
     - `make_node`: makes the nodes of redistributions.
     - `first`: the number of the first redistribution.
-    - `gradient_inputs`: data through which gradients go back.
-    - `frozen`: parameters that have no gradients.
-    - `segments`: operators whose activations are computed again in the backward pass.
-    - `overlaps`: whether forward passes may begin before the backward passes of earlier ones have ended, as in a
-      pipeline.  Then segments have redistributions of other numbers when they are computed again.
     - `on_failure`: ends the job because of an error in a segment.
 
     Attributes:
@@ -56,15 +68,13 @@ class Program(FetchedInputs):
       no part.
     """
 
-    def __init__(self, shards: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
-                 outputs: Dict[Entry, List[Dict[int, Box]]], collectives: Dict[str, Collective], make_node: MakeNode,
-                 first: int, gradient_inputs: Any = (), frozen: Any = (), segments: Sequence[Segment] = (),
-                 overlaps: bool = True, on_failure: Optional[Callable[[BaseException], None]] = None):
-        super().__init__(shards, rank, make_node, first)
-        self._collectives = collectives
+    def __init__(self, spec: ProgramSpec, rank: int, make_node: MakeNode, first: int,
+                 on_failure: Optional[Callable[[BaseException], None]] = None):
+        super().__init__(spec.shards, rank, make_node, first)
+        self._collectives, segments, frozen = spec.collectives, spec.segments, spec.frozen
         #: Outputs of segments, in the layouts that they have there, by entry.
         self._stacked: Dict[Entry, Any] = {}
-        self._on_failure, self._overlaps, self.recomputes = on_failure, overlaps, bool(segments)
+        self._on_failure, self._overlaps, self.recomputes = on_failure, spec.overlaps, bool(segments)
         self._threads: Optional[SegmentThreads] = None
         #: Data inputs of this rank through which gradients go back.
         self._data_with_gradients: Set[int] = set()
@@ -89,11 +99,11 @@ class Program(FetchedInputs):
                         self._asked.add(operator.number)
                 self._pass_on(operator)
             elif operator.op == 'null':
-                self._data(operator, inputs[operator.number, 0], operator.name in gradient_inputs)
+                self._data(operator, spec.inputs[operator.number, 0], operator.name in spec.gradient_inputs)
             else:
                 self._operator(operator)
         heads = [self._with_own_gradient(entry, symbol) for entry in self.graph.heads
-                 for symbol in [self._head(entry, outputs[entry])] if symbol is not None]
+                 for symbol in [self._head(entry, spec.outputs[entry])] if symbol is not None]
         self.outputs = len(heads)
         last = [self._nodes[-1].ending(self._token)] if self.uses_token else []
         updates = updates_of([self._updated(self.graph.operators[number], calls)
@@ -392,9 +402,8 @@ class Program(FetchedInputs):
         layout = self._layouts[entry]
         if layout.gives(needed) and len(set(needed.values())) == len(needed):
             return self._sources.give(self._local[entry]) if self.rank in needed else None
-        received = self.redistribute(self._sent(entry), layout, needed, self.graph.dtypes[entry],
-                                     self.graph.operators[entry[0]], 0.0, entry[0] in self._flowing, True,
-                                     self.is_plain(entry))
+        movement = Movement(layout, needed, self.graph.dtypes[entry], 0.0, True, entry[0] in self._flowing)
+        received = self.redistribute(self._sent(entry), movement, self.graph.operators[entry[0]], self.is_plain(entry))
         return received if received is None else self._nodes[-1].ending(received)
 
     def _with_own_gradient(self, entry: Entry, symbol: Any) -> Any:

@@ -14,7 +14,7 @@ from ..ops.graph import Factors, merged_shape
 from ..redistribution.redistribution import Redistribution, Transfer
 from ..redistribution.worker_group import WorkerGroup
 from ..sharding.box import Box, full, overlap, shape_of, slices_in, split_range
-from ..sharding.layout import Layout
+from ..sharding.layout import Layout, Movement
 from .grad_clipping import clip_by_whole_norms
 from .split_network import SplitNetwork
 
@@ -115,8 +115,8 @@ class ShardedWeight:
         local = self._local(array, boxes)
         for _, slab in _slabs(shape, factors, dtype):
             self._workers.barrier()  # so that worker 0 has memory for all that is sent
-            redistribution = Redistribution(self._workers.reserve_numbers(1), self._workers.rank, layout, {0: slab},
-                                            np.dtype(dtype))
+            redistribution = Redistribution(self._workers.reserve_numbers(1), self._workers.rank,
+                                            Movement(layout, {0: slab}, dtype))
             gathered = np.empty(shape_of(slab), dtype) if self._workers.rank == 0 else None
             self._transfer(redistribution.forward, local, gathered, array)
             if gathered is not None:
@@ -130,9 +130,9 @@ class ShardedWeight:
             self._workers.barrier()
             wanted = {rank: common for rank, box in boxes.items() for common in [overlap(box, slab)]
                       if common is not None}
+            layout = Layout(tuple(count for part in factors for count in part), {0: slab})
             redistribution = Redistribution(self._workers.reserve_numbers(1), self._workers.rank,
-                                            Layout(tuple(count for part in factors for count in part), {0: slab}),
-                                            wanted, np.dtype(dtype))
+                                            Movement(layout, wanted, dtype))
             source = np.ascontiguousarray(rows(first, last), dtype).reshape(
                 shape_of(slab)) if self._workers.rank == 0 else None
             target = None if redistribution.target is None or local is None else local[
@@ -182,8 +182,9 @@ class _GroupSum:
         chunks: Dict[int, Box] = {rank: (chunk,) for rank, chunk in zip(group, split_range(size, len(group)))
                                   if chunk[0] < chunk[1]}
         whole = dict.fromkeys(group, full((size,)))
-        scattered = Redistribution(number, workers.rank, Layout((size,), whole, partial=True), chunks, dtype)
-        gathered = Redistribution(number + 1, workers.rank, Layout((size,), chunks), whole, dtype)
+        scattered = Redistribution(number, workers.rank,
+                                   Movement(Layout((size,), whole, partial=True), chunks, dtype))
+        gathered = Redistribution(number + 1, workers.rank, Movement(Layout((size,), chunks), whole, dtype))
         self._transfers = scattered.forward, gathered.forward
         local_chunk = chunks.get(workers.rank)
         # Gradients may be in a layout of oneDNN; the buffer that MXNet copies them to is not.

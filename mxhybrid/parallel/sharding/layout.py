@@ -1,5 +1,5 @@
 """Layouts of tensors over ranks, and the messages between two layouts."""
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .box import Box, full, overlap, size_of, subtract
 
@@ -75,3 +75,18 @@ def owners(boxes: Dict[int, Box]) -> Dict[Box, int]:
 def group_of(rank: int, boxes: Dict[int, Box]) -> Optional[List[int]]:
     """Return the ranks that hold the same box as `rank`; None if that holds none."""
     return sorted(other for other, box in boxes.items() if box == boxes[rank]) if rank in boxes else None
+
+
+class Movement(NamedTuple):
+    """The movement of a tensor between layouts, the same on all ranks."""
+
+    layout: Layout
+    #: The box that each rank needs.
+    needed: Dict[int, Box]
+    dtype: Any
+    #: The value beyond the tensor.
+    fill: float = 0.0
+    #: Whether only one of the ranks that receive the same box sends its gradient back.
+    one_gradient: bool = False
+    #: Whether gradients go back.
+    differentiable: bool = True

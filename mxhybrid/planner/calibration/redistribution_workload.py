@@ -2,7 +2,6 @@
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import mxnet as mx
-import numpy as np
 from mxnet import autograd
 
 from ...parallel.redistribution.redistribution import Redistribution
@@ -11,7 +10,7 @@ from ...parallel.redistribution.worker_group import WorkerGroup
 from ...parallel.runtime.rank_program import COMPILED
 from ...parallel.runtime.sharded_parameters import ShardedWeight
 from ...parallel.sharding.box import Box, shape_of
-from ...parallel.sharding.layout import Layout
+from ...parallel.sharding.layout import Layout, Movement
 
 #: Redistribution numbers that are reserved for a chain, or for a sum.
 _NUMBERS = 64
@@ -69,8 +68,8 @@ class RedistributionChain:
                 data = _behind_a_layer(data, weight)
                 continue
             before, after = step(number)
-            redistribution = Redistribution(first + number, workers.rank, Layout((ranks, columns), before), after,
-                                      np.dtype('float32'), label='calibration')
+            redistribution = Redistribution(first + number, workers.rank,
+                                            Movement(Layout((ranks, columns), before), after, 'float32'), 'calibration')
             if redistribution.source is None:
                 return  # this rank is in none of the groups
             shape = shape or shape_of(redistribution.source)

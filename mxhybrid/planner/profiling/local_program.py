@@ -2,18 +2,17 @@
 
 Arrays that the rank would send to others become outputs of the program, those that it would receive become inputs.
 """
-from typing import Any, Container, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Container, Dict, NamedTuple, Optional, Set, Tuple
 
 import mxnet as mx
 
-from ...parallel.ops.graph import Entry, Graph
+from ...parallel.ops.graph import Graph, Operator
 from ...parallel.ops.registry import indices, rule_of
 from ...parallel.redistribution.redistribution import Redistribution
 from ...parallel.redistribution.redistribution_operator import isolated_joint_norm
-from ...parallel.runtime.network_shards import NetworkShards
-from ...parallel.runtime.rank_program import Program
-from ...parallel.sharding.box import Box, full, shape_of
-from ...parallel.sharding.layout import Layout
+from ...parallel.runtime.rank_program import Program, ProgramSpec
+from ...parallel.sharding.box import full, shape_of
+from ...parallel.sharding.layout import Movement
 from ...parallel.sharding.split import OutputShard
 
 #: Operators that read the shape of their input, and whose rules let a shard read its elements all the same.
@@ -75,28 +74,25 @@ class _OneRank(Program):
     To find out what the other ranks exchange among each other takes seconds for many ranks, and nothing here needs it.
     """
 
-    def redistribute(self, local: Any, layout: Layout, needed: Dict[int, Box], *arguments: Any, **options: Any) -> Any:
+    def redistribute(self, local: Any, movement: Movement, operator: Operator, plain: bool = False) -> Any:
         """See :meth:`mxhybrid.parallel.runtime.fetched_inputs.FetchedInputs.redistribute`."""
-        return super().redistribute(local, layout, {rank: box for rank, box in needed.items() if rank == self.rank},
-                                    *arguments, **options)
+        needed = {rank: box for rank, box in movement.needed.items() if rank == self.rank}
+        return super().redistribute(local, movement._replace(needed=needed), operator, plain)
 
 
-def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
-                  outputs: Dict[Entry, List[Dict[int, Box]]], collectives: Dict[str, Any], gradient_inputs: Any = (),
-                  frozen: Any = (), blocked: Container[int] = ()) -> LocalProgram:
-    """Return a rank's program without its redistributions; the parameters are those of
-    :class:`mxhybrid.parallel.runtime.rank_program.Program`.
+def local_program(spec: ProgramSpec, rank: int, blocked: Container[int] = ()) -> LocalProgram:
+    """Return a rank's program without its redistributions.
 
     An array that a redistribution receives is in a blocked layout of oneDNN if its operator is one of `blocked`.
     """
-    graph = parts.graph
+    parts, graph = spec.shards, spec.shards.graph
     nodes: Dict[str, _LocalNode] = {}
 
     def make_node(redistribution: Redistribution, differentiable: bool) -> _LocalNode:
         node = _LocalNode(redistribution, differentiable, 'mxhybrid_received%d' % len(nodes))
         nodes[node.name] = node
         return node
-    program = _OneRank(parts, rank, inputs, outputs, collectives, make_node, 0, gradient_inputs, frozen)
+    program = _OneRank(spec, rank, make_node, 0)
     # The token is an input that is passed through, and so is an array that a redistribution receives for the network's
     # outputs.
     symbol = mx.sym.Group([output for output in program.symbol if output.list_outputs() != output.list_inputs()])
@@ -114,15 +110,15 @@ def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int,
                                                 is_blocked=is_blocked)
         elif name in graph.data:
             entry = numbers[name], 0
-            program_inputs[name] = ProgramInput(shape_of(inputs[entry][rank]), graph.dtypes[entry],
-                                                name in gradient_inputs,
+            program_inputs[name] = ProgramInput(shape_of(spec.inputs[entry][rank]), graph.dtypes[entry],
+                                                name in spec.gradient_inputs,
                                                 index_limit=limits.get(entry[0], 0))
         elif name in program.averages:
             average = program.averages[name]
             program_inputs[name] = ProgramInput(shape_of(parts.weights.boxes(average)[rank]),
                                                 graph.dtypes[numbers[average], 0], True, True)
         elif name in numbers:
-            has_gradient = name not in graph.auxiliary and name not in frozen
+            has_gradient = name not in graph.auxiliary and name not in spec.frozen
             program_inputs[name] = ProgramInput(shape_of(parts.weights.boxes(name)[rank]),
                                                 graph.dtypes[numbers[name], 0], has_gradient, True,
                                                 is_table=numbers[name] in graph.tables)

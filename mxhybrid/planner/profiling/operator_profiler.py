@@ -6,7 +6,7 @@ import math
 import os
 import time
 import weakref
-from typing import Any, Container, Dict, Iterable, List, Mapping, Optional, Set, Tuple
+from typing import Any, Container, Dict, Iterable, List, Optional, Set, Tuple
 
 import mxnet as mx
 from tqdm import tqdm
@@ -14,11 +14,12 @@ from tqdm import tqdm
 from ...base.errors import InputError
 from ...base.log import get_logger
 from ...base.text import size_text
-from ...parallel.ops.graph import Entry, Graph, Operator
-from ...parallel.ops.registry import collectives as default_collectives, rule_of
+from ...parallel.ops.graph import Graph, Operator
+from ...parallel.ops.registry import collectives, rule_of
 from ...parallel.ops.rule import OperatorShard
+from ...parallel.runtime.input_shards import InputShards
 from ...parallel.runtime.network_shards import NetworkShards
-from ...parallel.sharding.box import Box
+from ...parallel.runtime.rank_program import ProgramSpec
 from ...parallel.sharding.split import OutputShard
 from .core_benchmark import KernelTimes, TimingBatch
 from .local_program import LocalProgram, can_be_blocked, local_program
@@ -52,8 +53,6 @@ class OperatorProfiler:
         threads.  Processes may share it.
     measure : bool, optional
         False: times that the file lacks are estimated, not measured.
-    collectives : dict, optional
-        What builds operators that ranks compute together, see :func:`mxhybrid.parallel.ops.registry.collectives`.
     keep_busy : bool, optional
         True: keep times also if other programs computed during the measurement, which makes them too long.  By default
         such times are used by this object and not written, and a warning says so.
@@ -64,13 +63,11 @@ class OperatorProfiler:
         `path` is not a name, or the file has another format or was measured on another machine.
     """
 
-    def __init__(self, path: Any = None, measure: bool = True, collectives: Optional[Mapping[str, Any]] = None,
-                 keep_busy: bool = False):
+    def __init__(self, path: Any = None, measure: bool = True, keep_busy: bool = False):
         if not isinstance(path, (str, os.PathLike, type(None))):
             raise InputError('profiles=%r: give the name of a file' % (path,))
         self.path: str = default_path() if path is None else os.fspath(path)
         self._measures, self._keeps_busy = measure, keep_busy
-        self._collectives = dict(default_collectives() if collectives is None else collectives)
         self._known = read_profiles(self.path)
         self._new: Dict[str, Dict[str, List[float]]] = {section: {} for section in self._known}
         self._estimator = RooflineEstimator()
@@ -88,8 +85,8 @@ class OperatorProfiler:
 
     # -- shards ----------------------------------------------------------------------------------------------------
 
-    def shard_seconds(self, graph: Graph, operator: Operator, output_shard: OutputShard, gradient_inputs: Any = (),
-                      frozen: Any = (), measure: bool = True, needed: bool = False,
+    def shard_seconds(self, graph: Graph, operator: Operator, output_shard: OutputShard, frozen: Any = (),
+                      measure: bool = True, needed: bool = False,
                       operator_shard: Optional[OperatorShard] = None) -> PassSeconds:
         """Return the time of a shard of an operator.
 
@@ -100,8 +97,8 @@ class OperatorProfiler:
             One of ``graph.computing``.
         output_shard : OutputShard
             The box of its first output that the shard computes.
-        gradient_inputs, frozen : set of str, optional
-            Inputs of the graph that receive gradients, and parameters that receive none.
+        frozen : set of str, optional
+            Parameters that receive no gradients.
         measure : bool, optional
             Measure the shard if its time is not known, unless it is too large or this object only estimates.
         needed : bool, optional
@@ -114,7 +111,7 @@ class OperatorProfiler:
         PassSeconds
             Forward and backward, in seconds of a core.
         """
-        keys = self.keys(graph, gradient_inputs, frozen)
+        keys = self.keys(graph, frozen)
         operator_shard = operator_shard or rule_of(operator).shard(graph, operator, output_shard)
         only_estimate, work = not (self._measures and measure), work_of(graph, operator, operator_shard)
         kind = keys.kind(operator, output_shard)
@@ -175,15 +172,14 @@ class OperatorProfiler:
         self._add('parts', key, [seconds, 0.0, *work])
         return seconds
 
-    def measure(self, graph: Graph, shards: Iterable[Tuple[Operator, OutputShard]], gradient_inputs: Any = (),
-                frozen: Any = (),
+    def measure(self, graph: Graph, shards: Iterable[Tuple[Operator, OutputShard]], frozen: Any = (),
                 needed: Container[Tuple[int, OutputShard]] = ()) -> int:
         """Measure the shards whose times are not known yet, write them, and return the number of new ones.
 
         A terminal shows a progress bar.  Shards that are too large are estimated, except for those in `needed`, which
         has pairs of an operator's number and an output shard.
         """
-        keys = self.keys(graph, gradient_inputs, frozen)
+        keys = self.keys(graph, frozen)
         missing = {key: (operator, output_shard, (operator.number, output_shard) in needed)
                    for operator, output_shard in shards for key in [keys.key(operator, output_shard)]
                    if key not in self._known['parts'] and key not in self._untimed}
@@ -195,16 +191,15 @@ class OperatorProfiler:
                            'times are estimated from smaller ones', len(too_large), size_text(MAX_BYTES))
         for operator, output_shard, is_needed in tqdm(missing.values(), desc='operators', unit=' shards',
                                                disable=None if missing else True):
-            self.shard_seconds(graph, operator, output_shard, gradient_inputs, frozen, needed=is_needed)
+            self.shard_seconds(graph, operator, output_shard, frozen, needed=is_needed)
         self.save()
         return len(missing)
 
-    def keys(self, graph: Graph, gradient_inputs: Any = (), frozen: Any = ()) -> ProfileKeys:
+    def keys(self, graph: Graph, frozen: Any = ()) -> ProfileKeys:
         """Return the keys of the shards of a graph."""
-        known = self._keys.setdefault(graph, {})
-        names: Tuple[Any, Any] = frozenset(gradient_inputs), frozenset(frozen)
+        known, names = self._keys.setdefault(graph, {}), frozenset(frozen)
         if names not in known:
-            known[names] = ProfileKeys(graph, self._collectives, *names)
+            known[names] = ProfileKeys(graph, collectives(), frozen=names)
         return known[names]
 
     def _estimate(self, kind: str, work: Work, has_backward: bool) -> PassSeconds:
@@ -220,17 +215,17 @@ class OperatorProfiler:
 
     # -- programs --------------------------------------------------------------------------------------------------
 
-    def program_seconds(self, parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
-                        outputs: Dict[Entry, List[Dict[int, Box]]], gradient_inputs: Any = (), frozen: Any = (),
+    def program_seconds(self, parts: NetworkShards, rank: int, shares: InputShards, frozen: Any = (),
                         blocked: Container[int] = ()) -> Optional[PassSeconds]:
-        """Return the time of a rank's whole program without its redistributions and without the overhead of a call; the
-        parameters are those of :func:`.local_program.local_program`.
+        """Return the time of a rank's whole program without its redistributions and without the overhead of a call; see
+        :func:`.local_program.local_program`.
 
         Returns None if the time is not known and this object only estimates, or if the program cannot be timed, which a
         warning says.
         """
         try:
-            program = local_program(parts, rank, inputs, outputs, self._collectives, gradient_inputs, frozen, blocked)
+            program = local_program(ProgramSpec(parts, shares.inputs, shares.outputs, collectives(), (), frozen), rank,
+                                    blocked)
             key = _digest(program)
             seconds = self._known['programs'].get(key)
             if seconds is None and (not self._measures or key in self._untimed):

@@ -13,6 +13,7 @@ from ...native.symbols import symbol_function
 from ...parallel.ops.graph import Entry, Graph, Operator
 from ...parallel.ops.registry import indices, rule_of
 from ...parallel.runtime.network_shards import NetworkShards
+from ...parallel.runtime.rank_program import ProgramSpec
 from ...parallel.sharding.box import Box, shape_of
 from ...parallel.sharding.split import OutputShard, Split
 from .local_program import LocalProgram, ProgramInput, can_be_blocked, local_program
@@ -144,8 +145,8 @@ def single_operator_program(graph: Graph, operator: Operator, output_shard: Outp
     outputs = {entry: [parts.layout(alone, entry[1]).boxes] for entry in network.graph.heads}
     gradient_inputs = {name for name, entry in network.sources.items()
                        if entry[0] in with_gradients and entry != _index_input(operator)}
-    program = local_program(parts, 0, inputs, outputs, collectives, gradient_inputs,
-                            set(network.sources) - gradient_inputs)
+    program = local_program(ProgramSpec(parts, inputs, outputs, collectives, gradient_inputs,
+                                        set(network.sources) - gradient_inputs), 0)
     return program._replace(inputs={
         name: value._replace(is_blocked=name in network.sources and network.sources[name][0] in blocked
                              and can_be_blocked(value.shape, value.dtype)) for name, value in program.inputs.items()})

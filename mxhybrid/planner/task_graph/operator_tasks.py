@@ -2,7 +2,7 @@
 
 Objects that depend on the same splits are made once; :mod:`mxhybrid.planner.task_graph.step_tasks` puts them together.
 """
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -50,25 +50,33 @@ class Flow:
         self.subgraphs: Dict[bool, TaskSubgraph] = {}
 
 
+class OperatorTimes(NamedTuple):
+    """The times of a network's operators."""
+
+    #: See :data:`ShardTime`.
+    shard_time: ShardTime
+    #: Returns a key of an operator: shards of operators with the same key take the same time.  By default each operator
+    #: has a key of its own.
+    alike: Optional[Callable[[Operator], Any]] = None
+    #: The conversions between layouts of arrays.  By default they take no time.
+    conversions: Optional[Conversions] = None
+    #: See :data:`ArithmeticShare`.  By default all work is bound by memory.
+    arithmetic_share: Optional[ArithmeticShare] = None
+
+
 class OperatorTasks:
     """The tasks of a network's operators on a machine.
 
-    - `shard_time`: see :data:`ShardTime`.
     - `arrays`: the arrays that belong to each weight.
-    - `transfer_tasks`: the default is compiled.
-    - `alike`: returns a key of an operator: shards of operators with the same key take the same time.  By default each
-      operator has a key of its own.
     - `tables`: the dynamic tables of the script, outside of the network.
-    - `conversions`: the conversions between layouts of arrays.  By default they take no time.
-    - `arithmetic_share`: see :data:`ArithmeticShare`.  By default all work is bound by memory.
+    - `transfer_tasks`: the default is compiled.
     """
 
-    def __init__(self, dataflow: Dataflow, machine: Machine, shard_time: ShardTime,
+    def __init__(self, dataflow: Dataflow, machine: Machine, times: OperatorTimes,
                  arrays: WeightArrays = WeightArrays(),  # noqa: B008
-                 transfer_tasks: Optional[TransferTasks] = None, alike: Optional[Callable[[Operator], Any]] = None,
-                 tables: Sequence[DynamicTable] = (), conversions: Optional[Conversions] = None,
-                 arithmetic_share: Optional[ArithmeticShare] = None):
-        self.dataflow, self.machine, self._shard_time = dataflow, machine, shard_time
+                 tables: Sequence[DynamicTable] = (), transfer_tasks: Optional[TransferTasks] = None):
+        self._shard_time, alike, conversions, arithmetic_share = times
+        self.dataflow, self.machine = dataflow, machine
         # Without groups of cores that slow each other down it makes no difference.
         self._arithmetic_share = arithmetic_share if machine.groups else None
         self._layouts = ArrayLayouts(dataflow, conversions)

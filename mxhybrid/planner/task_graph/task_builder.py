@@ -52,13 +52,13 @@ class TaskBuilder:
         return self._ranks[task]
 
     def add(self, kind: str, rank: int, resource: int, work: float, second: int = -1, latency: float = 0.0,
-            high_priority: bool = False, after: Sequence[int] = ()) -> int:
+            after: Sequence[int] = ()) -> int:
         """Add a task that comes after some others; return its number."""
         self.resource.append(resource)
         self.second.append(second)
         self.work.append(work)
         self.latency.append(latency)
-        self.high_priority.append(high_priority)
+        self.high_priority.append(False)
         self._kinds.append(kind)
         self._ranks.append(rank)
         task = len(self.work) - 1

@@ -25,7 +25,7 @@ from mxhybrid.kvstore.local_table import LocalTable
 from mxhybrid.native.optimizer_state import count_update, set_counts, update_count
 from mxhybrid.row_store.row_store import FirstValues, RowStoreOptions, partition_of
 from mxhybrid.servers import dynamic_table
-from mxhybrid.servers.dynamic_table import create_dynamic_table
+from mxhybrid.servers.dynamic_table import DynamicTableSpec, create_dynamic_table
 
 from ..servers.dynamic_job import dynamic_job
 
@@ -233,8 +233,8 @@ def run_job(job, storage, options, operations, directory, model):
         return
 
     def train(servers):
-        table = create_dynamic_table(servers, 'words', WIDTH, 'float64', first_values, job[2],
-                                     RowStoreOptions(**options, **placement))
+        table = create_dynamic_table(servers, DynamicTableSpec('words', WIDTH, 'float64', first_values, job[2],
+                                     RowStoreOptions(**options, **placement)))
         Training(table, Workers(servers), options, directory, model).run(operations)
     with dynamic_job(*job[:2]) as running:
         running.values = {}
@@ -269,7 +269,7 @@ def test_failed_imports_end_on_all_workers(job, error, fails):
             yield piece, np.full((len(piece), WIDTH), 5.0)
 
     def train(servers):
-        table = create_dynamic_table(servers, 'words', WIDTH, 'float64', FirstValues(), job[2])
+        table = create_dynamic_table(servers, DynamicTableSpec('words', WIDTH, 'float64', FirstValues(), job[2]))
         table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
         table.touch()
         push, caught, rows = table.push, None, np.empty((len(keys), WIDTH))

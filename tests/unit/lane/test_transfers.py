@@ -14,7 +14,7 @@ from mxhybrid.parallel.redistribution.lane_transport import LaneTransport, persi
 from mxhybrid.parallel.redistribution.redistribution import Redistribution
 from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
 from mxhybrid.parallel.sharding.box import full, split_range
-from mxhybrid.parallel.sharding.layout import Layout
+from mxhybrid.parallel.sharding.layout import Layout, Movement
 
 from .hosts import LIMIT_MS, hosts, lib, start
 
@@ -126,8 +126,7 @@ def test_results_are_those_of_the_socket_transport(job, carriers, two, dtype, on
         dtype = 'int8'
     random = np.random.RandomState(seed)
     number = next(_tags)
-    redistributions = [Redistribution(number, rank, layout, needed, np.dtype(dtype), fill=float(seed % 3),
-                                      one_gradient=one_gradient)
+    redistributions = [Redistribution(number, rank, Movement(layout, needed, dtype, float(seed % 3), one_gradient))
                        for rank in range(RANKS)]
     shapes = [redistribution.shapes for redistribution in redistributions]
     directions = [([redistribution.forward for redistribution in redistributions], *map(list, zip(*shapes)))]
@@ -147,7 +146,7 @@ def swap(job, count, dtype='float32', adds=False):
     """Return transfers in which each worker sends its whole array to all others, which add the arrays up."""
     whole = dict.fromkeys(range(RANKS), ((0, count),))
     number = next(_tags)
-    redistributions = [Redistribution(number, rank, Layout((count,), whole, partial=True), whole, np.dtype(dtype))
+    redistributions = [Redistribution(number, rank, Movement(Layout((count,), whole, partial=True), whole, dtype))
                        for rank in range(RANKS)]
     return [persistent_transfer_of(Channels(job, rank), redistribution.forward, dtype, (count,), (count,))
             for rank, redistribution in enumerate(redistributions)]
@@ -170,8 +169,8 @@ def test_sizes(job, count):
 def one_way(job, sender, receiver, count):
     whole = ((0, count),)
     number = next(_tags)
-    redistributions = [Redistribution(number, rank, Layout((count,), {sender: whole}), {receiver: whole},
-                                      np.dtype('f4'))
+    movement = Movement(Layout((count,), {sender: whole}), {receiver: whole}, 'f4')
+    redistributions = [Redistribution(number, rank, movement)
                        for rank in (sender, receiver)]
     return (persistent_transfer_of(Channels(job, sender), redistributions[0].forward, 'f4', (count,), None),
             persistent_transfer_of(Channels(job, receiver), redistributions[1].forward, 'f4', None, (count,)))
@@ -224,7 +223,7 @@ def test_cancelled_runs_end_without_the_other_worker(job):
 def test_cancelled_transfers_by_sockets_end_without_the_other_worker(carriers):
     """A transfer under way, one that begins later, and one of another tag."""
     number = next(_tags)
-    moves = [[Redistribution(tag, rank, Layout((4,), {0: ((0, 4),)}), {1: ((0, 4),)}, np.dtype('f4')).forward
+    moves = [[Redistribution(tag, rank, Movement(Layout((4,), {0: ((0, 4),)}), {1: ((0, 4),)}, 'f4')).forward
               for rank in range(2)] for tag in (number, next(_tags))]
     targets, ended = [np.zeros(4, 'f4') for _ in range(3)], [threading.Event() for _ in range(3)]
     carriers[1].begin(moves[0][1], None, targets[0], ended[0].set)
@@ -305,7 +304,7 @@ def test_channel_without_room_is_reported():
 
 def test_second_transfer_with_a_tag_is_refused(job):
     """The reader finds the first ring with a tag, and would never read a second one."""
-    move = Redistribution(next(_tags), 0, Layout((5,), {0: ((0, 5),)}), {1: ((0, 5),)}, np.dtype('f4')).forward
+    move = Redistribution(next(_tags), 0, Movement(Layout((5,), {0: ((0, 5),)}), {1: ((0, 5),)}, 'f4')).forward
     kept = persistent_transfer_of(Channels(job, 0), move, 'f4', (5,), None)
     with pytest.raises(JobError, match='another transfer already has the tag %d' % move.tag):
         persistent_transfer_of(Channels(job, 0), move, 'f4', (5,), None)
@@ -320,7 +319,7 @@ def test_threads_that_create_one_transfer_share_it(job):
             return super().transfer(*args)
 
     number, count, whole = next(_tags), 1000, ((0, 1000),)
-    sending, receiving = [Redistribution(number, rank, Layout((count,), {0: whole}), {1: whole}, np.dtype('f4')).forward
+    sending, receiving = [Redistribution(number, rank, Movement(Layout((count,), {0: whole}), {1: whole}, 'f4')).forward
                   for rank in (0, 1)]
     sender, receiver = LaneTransport(SlowChannels(job, 0)), LaneTransport(SlowChannels(job, 1))
     after = [mx.nd.zeros(1) for _ in range(4)]

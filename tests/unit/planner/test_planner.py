@@ -19,7 +19,7 @@ from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.profiling.timer import PassSeconds
 from mxhybrid.planner.reports import prediction_table as prediction_table_module
 from mxhybrid.planner.reports.prediction_table import plan_report, prediction_summary, prediction_table
-from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
+from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks, OperatorTimes
 from mxhybrid.planner.task_graph.prediction import Prediction
 from tests.helpers.planned_networks import BATCH, Times, cluster, gpt, make_planner, mixture, network, transformer
 
@@ -240,7 +240,7 @@ def test_like_operators_are_predicted_once_and_equally():
         def shard_time(operator, output_shard, part, name=name):
             asked[name].append((operator.number, output_shard))
             return Times().shard_seconds(net_planner.graph, operator, output_shard)
-        model = OperatorTasks(net_planner.model.dataflow, net_planner.model.machine, shard_time, alike=alike)
+        model = OperatorTasks(net_planner.model.dataflow, net_planner.model.machine, OperatorTimes(shard_time, alike))
         seconds[name] = [Prediction(model, net_planner.splits(plan)).seconds for plan in net_planner.starts().values()]
     assert seconds['alike'] == seconds['each']
     # Through the first layer no gradient goes back.
@@ -326,7 +326,7 @@ def test_computation_takes_the_time_of_whole_programs(scale):
     rank = int(seconds.sum(axis=0).argmax())
     timed = []
 
-    def program_seconds(parts, rank, inputs, outputs, frozen, blocked):
+    def program_seconds(parts, rank, shares, frozen, blocked):
         timed.append((rank, blocked))
         return PassSeconds(*(seconds[:, rank] * scale))
     net_planner._profiles.program_seconds = program_seconds

@@ -10,7 +10,7 @@ from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.row_store.row_store import FirstValues, RowStore, RowStoreOptions, partition_of
 from mxhybrid.servers import dynamic_table, file_pieces
 from mxhybrid.servers.dynamic_shard import named_table
-from mxhybrid.servers.dynamic_table import create_dynamic_table
+from mxhybrid.servers.dynamic_table import DynamicTableSpec, create_dynamic_table
 from mxhybrid.servers.lifecycle import retire_named, retire_tables
 from mxhybrid.telemetry.recorder import Recorder
 
@@ -64,7 +64,7 @@ def test_a_lack_of_state_memory_names_the_table(monkeypatch):
         raise JobError('no memory')
 
     def train(servers):
-        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 1)
+        table = create_dynamic_table(servers, DynamicTableSpec('items', WIDTH, 'float32', FIRST, 1))
         with pytest.raises(JobError, match='^items: no memory'):
             table.set_optimizer(mx.optimizer.create('adagrad'), 0.1, 0.0, 0)
 
@@ -83,7 +83,7 @@ def test_updates_equal_mxnets_in_one_process(name, arguments, dtype, workers, se
     expected = in_one_process(name, dict(arguments, clip_gradient=0.8), wd, sum(workers), dtype)
 
     def train(servers):
-        table = create_dynamic_table(servers, 'items', WIDTH, dtype, FIRST, partitions)
+        table = create_dynamic_table(servers, DynamicTableSpec('items', WIDTH, dtype, FIRST, partitions))
         rows = np.empty((len(KEYS), WIDTH), dtype)
         table.pull(KEYS, rows)
         np.testing.assert_array_equal(rows, FIRST.rows(KEYS, WIDTH, dtype))
@@ -112,7 +112,7 @@ def test_updates_equal_mxnets_in_one_process(name, arguments, dtype, workers, se
 @pytest.mark.parametrize('workers, servers', [([2], [1]), ([1, 1], [1, 1])])
 def test_assigned_rows_start_with_a_fresh_optimizer(workers, servers):
     def train(servers):
-        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 3)
+        table = create_dynamic_table(servers, DynamicTableSpec('items', WIDTH, 'float32', FIRST, 3))
         keys = KEYS[servers.rank::2]
         momentum = mx.optimizer.create('sgd', momentum=0.5)
         table.set_optimizer(momentum, 1.0, 0.0, 0)
@@ -142,7 +142,7 @@ def test_assigned_rows_start_with_a_fresh_optimizer(workers, servers):
 @pytest.mark.parametrize('width', [WIDTH, 64, 65])
 def test_hits_of_the_cache_are_counted_on_each_host(workers, servers, width):
     def train(servers):
-        table = create_dynamic_table(servers, 'items', width, 'float32', FIRST, 3)
+        table = create_dynamic_table(servers, DynamicTableSpec('items', width, 'float32', FIRST, 3))
         rows = np.empty((len(KEYS), width), 'float32')
         table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
         assert table.cache_counts() == {'requested': 0, 'cached': 0}
@@ -172,7 +172,8 @@ def test_hits_of_the_cache_are_counted_on_each_host(workers, servers, width):
 
 def test_rows_travel_as_float16_equally_to_all():
     def train(servers):
-        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 4, wire_dtype='float16')
+        spec = DynamicTableSpec('items', WIDTH, 'float32', FIRST, 4, wire_dtype='float16')
+        table = create_dynamic_table(servers, spec)
         rows, exact = np.empty((len(KEYS), WIDTH), 'float32'), np.empty((len(KEYS), WIDTH), 'float32')
         table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
         table.push(KEYS, np.ones((len(KEYS), WIDTH)))
@@ -192,8 +193,8 @@ def test_bad_input_is_refused_before_anything_is_sent():
         servers, = job.workers
 
         def create(width=WIDTH, dtype='float32', partitions=2, max_batch_rows=4, **options):
-            return create_dynamic_table(servers, 'net.items', width, dtype, FIRST, partitions,
-                                        RowStoreOptions(**options), max_batch_rows=max_batch_rows)
+            return create_dynamic_table(servers, DynamicTableSpec('net.items', width, dtype, FIRST, partitions,
+                                        RowStoreOptions(**options), max_batch_rows=max_batch_rows))
         for arguments, text in [({'width': 0}, 'width=0'), ({'dtype': 'float16'}, 'type float16'),
                                 ({'partitions': 0}, 'partitions=0'), ({'max_batch_rows': 0}, 'max_batch_rows=0'),
                                 ({'admit': 0}, 'admit=0'), ({'capacity': -1}, 'capacity=-1'),
@@ -233,8 +234,9 @@ def test_bad_input_is_refused_before_anything_is_sent():
 def test_rows_in_files_equal_those_in_memory(tmp_path, workers, servers, partitions):
     def train(servers):
         assert servers.storage_problems(str(tmp_path)) == [] if servers.rank == 0 else True
-        tables = [create_dynamic_table(servers, 'table %d' % number, WIDTH, 'float32', FIRST, partitions,
-                                       RowStoreOptions(directory=directory, resident_bytes=1 << 20 if directory else 0))
+        tables = [create_dynamic_table(servers, DynamicTableSpec(
+            'table %d' % number, WIDTH, 'float32', FIRST, partitions,
+            RowStoreOptions(directory=directory, resident_bytes=1 << 20 if directory else 0)))
                   for number, directory in enumerate(['', str(tmp_path), str(tmp_path)])]
         for step in range(STEPS):
             for table in tables:
@@ -269,7 +271,7 @@ def test_a_directory_that_one_server_does_not_have(monkeypatch):
 def test_retired_tables_are_dropped():
     def use(servers):
         for _ in range(3):
-            table = create_dynamic_table(servers, 'hybrid0.items', WIDTH, 'float32', FIRST, 3)
+            table = create_dynamic_table(servers, DynamicTableSpec('hybrid0.items', WIDTH, 'float32', FIRST, 3))
             table.set_optimizer(mx.optimizer.create('adagrad'), 0.1, 0.0, 0)
             table.push(KEYS, np.ones((len(KEYS), WIDTH)))
             retire_tables(servers, ('hybrid0.',))
@@ -307,7 +309,7 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeyp
     adagrad = mx.optimizer.create('adagrad')
 
     def train(servers):
-        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, partitions)
+        table = create_dynamic_table(servers, DynamicTableSpec('items', WIDTH, 'float32', FIRST, partitions))
         directories, marks, commands, send = [], None, [], servers.command
 
         def command(*names, **arguments):
@@ -334,7 +336,7 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeyp
                 assert all(result['whole'] == (step == 1) for result in results.values())
                 directories += [str(tmp_path / str(step) / str(part)) for part in range(partitions)]
         table.pull(KEYS, expected)
-        other = create_dynamic_table(servers, 'other', WIDTH, 'float32', FIRST, later_partitions)
+        other = create_dynamic_table(servers, DynamicTableSpec('other', WIDTH, 'float32', FIRST, later_partitions))
         other.set_optimizer(adagrad, 0.1, 0.0, 0)
         other.push(KEYS[3:5], np.ones((2, WIDTH)))
         other.pull(KEYS, rows)  # hosts cache these rows
@@ -368,7 +370,7 @@ def test_files_that_cannot_be_fetched(tmp_path, monkeypatch):
     hide_files(monkeypatch)
 
     def train(servers):
-        table, errors = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 3), []
+        table, errors = create_dynamic_table(servers, DynamicTableSpec('items', WIDTH, 'float32', FIRST, 3)), []
         table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
         table.push(KEYS, np.ones((len(KEYS), WIDTH)))
 
@@ -401,7 +403,7 @@ def test_files_that_cannot_be_fetched(tmp_path, monkeypatch):
 
 def test_an_error_of_loading_leaves_training_possible():
     def train(servers):
-        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 2)
+        table = create_dynamic_table(servers, DynamicTableSpec('items', WIDTH, 'float32', FIRST, 2))
         if servers.rank == 0:
             with pytest.raises(JobError, match='items: server . cannot load its rows: .*/nowhere/0'):
                 table.load(['/nowhere/0'], 0)
@@ -423,7 +425,7 @@ def test_answers_may_be_longer_than_a_mailbox():
 
 def test_updates_are_recorded_in_a_trace():
     def train(servers):
-        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 3)
+        table = create_dynamic_table(servers, DynamicTableSpec('items', WIDTH, 'float32', FIRST, 3))
         table.set_optimizer(mx.optimizer.create('sgd'), 0.1, 0.0, 0)
         table.push(KEYS[servers.rank:], np.ones((len(KEYS) - servers.rank, WIDTH)))
         servers.link.settle()

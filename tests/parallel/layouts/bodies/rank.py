@@ -21,7 +21,7 @@ from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
 from mxhybrid.parallel.runtime.fetched_inputs import TOKEN
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
-from mxhybrid.parallel.runtime.rank_program import Program
+from mxhybrid.parallel.runtime.rank_program import Program, ProgramSpec
 from mxhybrid.parallel.sharding import sum_steps
 from mxhybrid.parallel.sharding.box import full, shape_of, slices_in
 from mxhybrid.parallel.sharding.split import Split
@@ -71,10 +71,10 @@ def compute(transport, text, data, weights, splits, training, axes, segments, fi
                               tuple(axes.items()))
     shards = NetworkShards(graph, {number: Split(*key) for number, key in splits.items()})
     input_shards = InputShards(graph, axes, dimensions, len(SOCKETS) + 1, RANK, floats(data))
-    program = Program(shards, RANK, input_shards.inputs, input_shards.outputs, collectives(training),
-                      lambda redistribution, flows: RedistributionOperator(redistribution, transport, flows, fail),
-                      first, input_shards.gradient_inputs, segments=[Segment(*segment) for segment in segments],
-                      on_failure=fail)
+    spec = ProgramSpec(shards, input_shards.inputs, input_shards.outputs, collectives(training),
+                       input_shards.gradient_inputs, segments=[Segment(*segment) for segment in segments])
+    program = Program(spec, RANK, lambda redistribution, flows: RedistributionOperator(redistribution, transport, flows,
+                                                                                       fail), first, fail)
     arrays = {}
     for name in program.symbol.list_inputs():
         if name in program.averages:

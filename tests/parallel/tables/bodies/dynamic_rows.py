@@ -6,7 +6,7 @@ from lab.reports import report
 import mxhybrid
 from mxhybrid.job.join import current
 from mxhybrid.row_store.row_store import FirstValues
-from mxhybrid.servers.dynamic_table import create_dynamic_table
+from mxhybrid.servers.dynamic_table import DynamicTableSpec, create_dynamic_table
 from mxhybrid.servers.lifecycle import retire_tables
 
 WIDTH, STEPS, SAMPLES, RATE = 4, 40, 30, 0.5
@@ -33,7 +33,7 @@ def main():
     """Train in a job; compare with NumPy."""
     store = mxhybrid.create()
     servers = current().servers
-    tables = [create_dynamic_table(servers, 'test.' + name, WIDTH, 'float64', first, partitions)
+    tables = [create_dynamic_table(servers, DynamicTableSpec('test.' + name, WIDTH, 'float64', first, partitions))
               for name, first, partitions in zip(('users', 'items'), FIRST, (2, 5))]
     optimizer = mx.optimizer.create('sgd', momentum=0.5, rescale_grad=1 / SAMPLES)
     oracle = Oracle()

@@ -12,7 +12,7 @@ from mxhybrid.parallel.redistribution.redistribution_operator import CarrierTran
 from mxhybrid.parallel.runtime.fetched_inputs import TOKEN
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
-from mxhybrid.parallel.runtime.rank_program import Program
+from mxhybrid.parallel.runtime.rank_program import Program, ProgramSpec
 from mxhybrid.parallel.sharding.split import Split
 from mxhybrid.planner.calibration.redistribution_workload import RedistributionChain, shifted
 
@@ -52,7 +52,8 @@ def network(transport):
     graph = Graph(mx.sym.sin(mx.sym.var('data', shape=(2, 4), dtype='float32')), {'data': (2, 4)}, {'data': 'float32'})
     shards = NetworkShards(graph, {operator.number: Split((1, 2), (0, 1)) for operator in graph.computing})
     input_shards = InputShards(graph, {'data': 0}, Dimensions(graph, {'data': 0}), 2, 0, ())
-    program = Program(shards, 0, input_shards.inputs, input_shards.outputs, collectives(), make_node(transport), 0)
+    spec = ProgramSpec(shards, input_shards.inputs, input_shards.outputs, collectives())
+    program = Program(spec, 0, make_node(transport), 0)
     inputs = {'data': mx.nd.ones((1, 4)), TOKEN: mx.nd.zeros(1)}
     mx.nd.CachedOp(program.symbol)(*[inputs[name] for name in program.symbol.list_inputs()])
     return program

@@ -12,7 +12,7 @@ from mxhybrid.parallel.ops.registry import collectives, rule_of
 from mxhybrid.parallel.rules.windows import window
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
-from mxhybrid.parallel.runtime.rank_program import Program
+from mxhybrid.parallel.runtime.rank_program import Program, ProgramSpec
 from mxhybrid.parallel.sharding.split import Split
 
 ROWS, INDICES = 200, [[3, 0], [99, 100], [127, 120]]
@@ -71,8 +71,8 @@ def test_operators_of_a_split_axis(op, dtype):
                   dict.fromkeys(('data', 'words_weight', 'words_bias'), dtype))
     shards = NetworkShards(graph, {operator.number: Split([1, 2], [0, 1]) for operator in graph.computing})
     input_shards = InputShards(graph, {'data': 0}, Dimensions(graph, {'data': 0}), 2, 0, set())
-    program = Program(shards, 0, input_shards.inputs, input_shards.outputs, collectives(), NoTransport, 0,
-                      input_shards.gradient_inputs)
+    spec = ProgramSpec(shards, input_shards.inputs, input_shards.outputs, collectives(), input_shards.gradient_inputs)
+    program = Program(spec, 0, NoTransport, 0)
     used = [node['op'] for node in json.loads(program.symbol.tojson())['nodes']]
     assert used.count('_NDArray') == (2 if dtype == 'float32' else 0)
     assert ('exp' in used) == (dtype == 'float64')

@@ -9,6 +9,7 @@ from mxhybrid.parallel.plans.strategies import grid
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.layout_table import layout_table
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
+from mxhybrid.parallel.runtime.rank_program import ProgramSpec
 from mxhybrid.planner.profiling.local_program import local_program
 from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.profiling.timer import ProgramTimer
@@ -48,7 +49,8 @@ def shared(ranks=2, dtype='float32'):
     shards = NetworkShards(network.graph,
                            grid(domain=(ranks,)).resolve(network.graph, network.dimensions, ranks).splits)
     input_shards = InputShards(network.graph, network.axes, network.dimensions, ranks, 0, set())
-    return network, shards, local_program(shards, 0, input_shards.inputs, input_shards.outputs, collectives())
+    spec = ProgramSpec(shards, input_shards.inputs, input_shards.outputs, collectives())
+    return network, shards, local_program(spec, 0)
 
 
 def test_inputs_of_an_operator_have_its_number():
@@ -68,7 +70,7 @@ def test_the_table_has_bytes_of_each_call():
             self.operator, self.label, self.bytes = operator, 'net_conv0_fwd', (sent, 0)
     network, shards, _ = shared()
     numbers = [one.number for one in network.graph.computing if one.op == 'Convolution']
-    table = layout_table('a plan', network.graph, network.dimensions, shards,
+    table = layout_table('a plan', network.dimensions, shards,
                          [Redistribution(number, 1000 * at) for at, number in enumerate(numbers, 1)], 2, {})
     lines = {line.split()[0]: line.split()[-2:] for line in table.split('\n') if 'conv0' in line}
     assert lines == {'conv0_fwd': ['1.0', 'kB'], 'conv0_fwd#2': ['2.0', 'kB']}

@@ -8,7 +8,7 @@ from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
-from mxhybrid.parallel.runtime.rank_program import COMPILED, Program
+from mxhybrid.parallel.runtime.rank_program import COMPILED, Program, ProgramSpec
 from mxhybrid.parallel.sharding.split import whole_on
 
 BUILDERS = {
@@ -27,8 +27,8 @@ def test_second_steps(name):
                   {'data': 'float64', 'w': 'float64'})
     shards = NetworkShards(graph, {one.number: whole_on(2, [0]) for one in graph.computing})
     input_shards = InputShards(graph, {'data': 0}, Dimensions(graph, {'data': 0}), 1, 0, {'data'})
-    program = Program(shards, 0, input_shards.inputs, input_shards.outputs, collectives(), None, 0,
-                      input_shards.gradient_inputs)
+    spec = ProgramSpec(shards, input_shards.inputs, input_shards.outputs, collectives(), input_shards.gradient_inputs)
+    program = Program(spec, 0, None, 0)
     names = program.symbol.list_inputs()
     compiled = mx.nd.CachedOp(program.symbol, COMPILED + [('data_indices', [names.index('data')]),
                                                           ('param_indices', [names.index('w')])])

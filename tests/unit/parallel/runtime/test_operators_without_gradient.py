@@ -13,7 +13,7 @@ from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.redistribution.redistribution_operator import CarrierTransport, RedistributionOperator
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
-from mxhybrid.parallel.runtime.rank_program import Program
+from mxhybrid.parallel.runtime.rank_program import Program, ProgramSpec
 from mxhybrid.parallel.runtime.untrainable import untrainable_reason
 from mxhybrid.parallel.sharding.split import Split
 
@@ -104,7 +104,7 @@ def test_a_zero_gradient_is_not_redistributed(operator, reads_layer):
         def make_node(redistribution, differentiable, asked=asked):
             asked.append((redistribution.operator, differentiable))
             return RedistributionOperator(redistribution, CarrierTransport(None), differentiable, lambda error: None)
-        program = Program(shards, rank, inputs.inputs, inputs.outputs, collectives(), make_node, 0,
-                          inputs.gradient_inputs)
+        spec = ProgramSpec(shards, inputs.inputs, inputs.outputs, collectives(), inputs.gradient_inputs)
+        program = Program(spec, rank, make_node, 0)
         assert (graph.operators[last].inputs[0][0], True) not in asked and len(asked) > 1
         mx.nd.CachedOp(program.symbol)  # raises an error if MXNet cannot compile the backward pass

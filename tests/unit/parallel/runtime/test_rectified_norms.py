@@ -10,6 +10,7 @@ from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.strategies import grid
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
+from mxhybrid.parallel.runtime.rank_program import ProgramSpec
 from mxhybrid.planner.profiling.local_program import local_program
 
 
@@ -71,7 +72,7 @@ def ops_of(after, relu_plan=None, size=8):
                        if operator.op == 'relu'})
     shards = NetworkShards(network.graph, splits)
     input_shards = InputShards(network.graph, network.axes, network.dimensions, 2, 0, set())
-    program = local_program(shards, 0, input_shards.inputs, input_shards.outputs, collectives())
+    program = local_program(ProgramSpec(shards, input_shards.inputs, input_shards.outputs, collectives()), 0)
     return [node['op'] for node in json.loads(program.symbol.tojson())['nodes']]
 
 

@@ -15,7 +15,7 @@ from mxhybrid.parallel.redistribution.redistribution_operator import Redistribut
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.runtime.parallel_block import another_program
-from mxhybrid.parallel.runtime.rank_program import Program
+from mxhybrid.parallel.runtime.rank_program import Program, ProgramSpec
 from mxhybrid.parallel.sharding.split import Split
 
 SHAPE = 4, 16, 12, 10
@@ -67,10 +67,9 @@ def program_of(build, rank, flows):
     graph = Graph(build(mx.sym.var('data', shape=SHAPE, dtype='float32')), {'data': SHAPE}, {'data': 'float32'})
     shards = NetworkShards(graph, {operator.number: split_of(operator) for operator in graph.computing})
     input_shards = InputShards(graph, {'data': 0}, Dimensions(graph, {'data': 0}), 2, rank, {'data'} if flows else ())
-    return Program(shards, rank, input_shards.inputs, input_shards.outputs, collectives(),
-                   lambda redistribution, differentiable: RedistributionOperator(
-                       redistribution, Transport(), differentiable, lambda error: None),
-                   0, input_shards.gradient_inputs)
+    spec = ProgramSpec(shards, input_shards.inputs, input_shards.outputs, collectives(), input_shards.gradient_inputs)
+    return Program(spec, rank, lambda redistribution, differentiable: RedistributionOperator(
+        redistribution, Transport(), differentiable, lambda error: None), 0)
 
 
 class Nodes:

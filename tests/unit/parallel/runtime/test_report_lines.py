@@ -94,7 +94,7 @@ def test_tables_and_notes_have_one_line_for_a_norm():
     splits = {operator.number: whole_on(len(network.graph.shape(operator)), range(2))
               for operator in network.graph.computing}
     shards = NetworkShards(network.graph, splits)
-    text = layout_table('a plan', network.graph, network.dimensions, shards, [], 2, {})
+    text = layout_table('a plan', network.dimensions, shards, [], 2, {})
     row, note = (line for line in text.split('\n') if 'mean0' in line)
     assert row.startswith('mean0 to broadcast_add0  norm of 9 operators  copies 2') and '64 B' in row  # gamma and beta
     assert note.startswith('mean0 to broadcast_add0: whole on every worker, 2 times the work of a shard each')

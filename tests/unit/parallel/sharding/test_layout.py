@@ -5,7 +5,7 @@ import pytest
 
 from mxhybrid.parallel.redistribution.redistribution import Redistribution
 from mxhybrid.parallel.sharding.box import full, size_of, split_shape
-from mxhybrid.parallel.sharding.layout import Layout, messages
+from mxhybrid.parallel.sharding.layout import Layout, Movement, messages
 from mxhybrid.parallel.sharding.weight_layout import WeightLayouts
 
 SHAPE = (12, 10)
@@ -19,7 +19,7 @@ def test_a_rank_takes_its_own_copy(needed, one_gradient):
     layout = Layout(SHAPE, dict.fromkeys(range(4), WHOLE))
     assert all(message.source == message.target for message in messages(layout, needed))
     for rank in range(4):
-        redistribution = Redistribution(0, rank, layout, needed, 'float32', one_gradient=one_gradient)
+        redistribution = Redistribution(0, rank, Movement(layout, needed, 'float32', one_gradient=one_gradient))
         for transfer in (redistribution.forward, redistribution.backward):
             assert not transfer.sends and not transfer.receives
         assert redistribution.bytes == (0, 0)

@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 from mxhybrid.parallel.redistribution.redistribution import Redistribution
 from mxhybrid.parallel.sharding import sum_steps
 from mxhybrid.parallel.sharding.box import full, overlap, shape_of, size_of, slices_in, split_shape
-from mxhybrid.parallel.sharding.layout import Layout
+from mxhybrid.parallel.sharding.layout import Layout, Movement
 from mxhybrid.parallel.sharding.sum_steps import steps_between, sum_pieces
 
 
@@ -44,8 +44,8 @@ class Steps:
 
     def __init__(self, ranks, layout, needed, dtype, one_gradient=False):
         steps = steps_between(layout, needed, np.dtype(dtype).itemsize)
-        self.steps = [[Redistribution(number, rank, held, boxes, np.dtype(dtype),
-                                      one_gradient=one_gradient and number == len(steps) - 1) for rank in range(ranks)]
+        self.steps = [[Redistribution(number, rank, Movement(
+            held, boxes, dtype, one_gradient=one_gradient and number == len(steps) - 1)) for rank in range(ranks)]
                       for number, (held, boxes) in enumerate(steps)]
 
     def forward(self, arrays):

@@ -6,6 +6,7 @@ from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
+from mxhybrid.parallel.runtime.rank_program import ProgramSpec
 from mxhybrid.parallel.sharding.split import OutputShard
 from mxhybrid.planner.profiling.local_program import local_program
 
@@ -75,4 +76,4 @@ def place(graph, operator, **cut):
 def local_of(network, plan, ranks, rank=0):
     parts = NetworkShards(network.graph, plan.resolve(network.graph, network.dimensions, ranks).splits)
     shares = InputShards(network.graph, network.axes, network.dimensions, ranks, rank, set())
-    return parts, shares, local_program(parts, rank, shares.inputs, shares.outputs, collectives())
+    return parts, shares, local_program(ProgramSpec(parts, shares.inputs, shares.outputs, collectives()), rank)

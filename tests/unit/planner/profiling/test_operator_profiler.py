@@ -11,6 +11,7 @@ from mxhybrid import InputError, parallel
 from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives, rule_of
 from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.runtime.rank_program import ProgramSpec
 from mxhybrid.parallel.sharding.split import OutputShard
 from mxhybrid.planner.profiling import timer
 from mxhybrid.planner.profiling.local_program import index_limits, local_program
@@ -214,14 +215,14 @@ def test_the_next_time_nothing_is_measured(images, tmp_path):
     profiles.measure(graph, operator_parts)
     assert profiles.measured == len({profiles.keys(graph).key(*pair) for pair in operator_parts}) < len(operator_parts)
     parts, shares, _ = local_of(images, parallel.data_parallel(), 2)
-    whole = profiles.program_seconds(parts, 0, shares.inputs, shares.outputs)
+    whole = profiles.program_seconds(parts, 0, shares)
     profiles.save()
     again = OperatorProfiler(path)
     assert [again.shard_seconds(graph, *pair) for pair in operator_parts] == [profiles.shard_seconds(graph, *pair)
                                                                               for pair in operator_parts]
     other = graph_of(Images(), [(8, 4, 8, 8), (8,)])  # another object, other names
     parts, shares, _ = local_of(other, parallel.data_parallel(), 2)
-    assert again.program_seconds(parts, 0, shares.inputs, shares.outputs) == whole
+    assert again.program_seconds(parts, 0, shares) == whole
     again.shard_seconds(other.graph, operators(other, 'Convolution')[1], operator_parts[-1][1])
     assert again.measured == 0
 
@@ -247,16 +248,16 @@ def test_a_program_without_times_is_none_with_a_warning(images, tmp_path, monkey
     def fail(program):
         raise mx.MXNetError('Error in operator conv0:\nno such kernel')
     monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.ProgramTimer', fail)
-    assert profiles.program_seconds(parts, 1, shares.inputs, shares.outputs) is None and profiles.measured == 0
+    assert profiles.program_seconds(parts, 1, shares) is None and profiles.measured == 0
     assert 'the program of rank 1 cannot be timed' in caplog.text and 'no such kernel' in caplog.text
     estimating = OperatorProfiler(str(tmp_path / 'other.json'), measure=False)
-    assert estimating.program_seconds(parts, 0, shares.inputs, shares.outputs) is None
+    assert estimating.program_seconds(parts, 0, shares) is None
 
 
 def test_received_arrays_have_their_operators_layout(images):
     parts, shares, _ = local_of(images, parallel.grid(domain=(2,)), 2)
     convolutions = {operator.number for operator in operators(images, 'Convolution')}
-    received = [local_program(parts, 0, shares.inputs, shares.outputs, collectives(), blocked=blocked).inputs
+    received = [local_program(ProgramSpec(parts, shares.inputs, shares.outputs, collectives()), 0, blocked).inputs
                 for blocked in ((), convolutions)]
     layouts = [[value.is_blocked for name, value in inputs.items() if name.startswith('mxhybrid_received')]
                for inputs in received]

@@ -14,12 +14,11 @@ from mxhybrid.parallel.plans.megatron import megatron
 from mxhybrid.parallel.plans.strategies import Layers, data_parallel, grid, one_weird_trick
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
-from mxhybrid.parallel.runtime.rank_program import Program
+from mxhybrid.parallel.runtime.rank_program import Program, ProgramSpec
 from mxhybrid.parallel.sharding import sum_steps
 from mxhybrid.parallel.sharding.split import Split
 from mxhybrid.planner.cluster.cluster_spec import Host, TransferCost
 from mxhybrid.planner.planner import Planner
-from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
 from mxhybrid.planner.simulator.native_backend import native_backend
@@ -100,9 +99,8 @@ def attention_space(attention):
 def python_model_of(planner):
     """Return the model of a planner with transfers in Python."""
     machine = planner.model.machine
-    keys = ProfileKeys(planner.graph, collectives())
-    return OperatorTasks(planner.model.dataflow, machine, planner._shard_times(False),
-                         transfer_tasks=PythonTransferTasks(machine), conversions=planner._conversions(keys, False))
+    times = planner._times(planner.graph, False)._replace(alike=None, arithmetic_share=None)
+    return OperatorTasks(planner.model.dataflow, machine, times, transfer_tasks=PythonTransferTasks(machine))
 
 
 def numbers(count):
@@ -221,7 +219,7 @@ def check_redistributions(planner, splits):
     """
     graph, model = planner.graph, planner.model
     shares = InputShards(graph, planner.network.axes, planner.network.dimensions, RANKS, 0, set())
-    program = Program(NetworkShards(graph, splits), 0, shares.inputs, shares.outputs, collectives(),
+    program = Program(ProgramSpec(NetworkShards(graph, splits), shares.inputs, shares.outputs, collectives()), 0,
                       UnusedRedistribution, 0)
     expected = sorted(redistribution.bytes for redistribution in program.redistributions)
     predicted, in_two_steps = [], 0
