@@ -130,11 +130,9 @@ class Keepers:
 
     def begin(self, generation: int, hosts: List[str]) -> None:
         """Tell the keepers of `hosts` the number of the generation, and to which keeper each copies its commits."""
-        for number, name in enumerate(hosts):
-            next_number = (number + 1) % len(hosts)
-            address = self._keepers[hosts[next_number]].address if len(hosts) > 1 else None
-            self._keepers[name].send('generation', number=generation, host_number=number,
-                                     next_number=next_number, next_address=address)
+        for name, next_name in zip(hosts, hosts[1:] + hosts[:1]):
+            address = self._keepers[next_name].address if len(hosts) > 1 else None
+            self._keepers[name].send('generation', number=generation, next_address=address)
 
     def tell_all(self, kind: str, **content: Any) -> None:
         """Send a message to all keepers."""

@@ -4,6 +4,7 @@ import signal
 import numpy as np
 import pytest
 from lab.jobs import start_command
+from lab.launchers import job_command
 
 from . import BODY, read_steps, run_command
 
@@ -86,7 +87,7 @@ def test_sigterm_of_a_worker_loses_no_step(tmp_path, undisturbed):
     assert_same_weights(result, undisturbed)
     steps = read_steps(directory)
     assert [step for _, step, _ in steps] == list(range(1, 31)) and steps[-1][0] == 2
-    assert 'it is about to end (SIGTERM' in result.output and 'ended with' not in result.output
+    assert 'it is taken away (SIGTERM)' in result.output and 'ended with' not in result.output
 
 
 @pytest.mark.timeout(400)
@@ -119,6 +120,20 @@ def test_checkpoints_on_disk_are_enough(tmp_path, undisturbed):
         result = job.wait(timeout=150).ok()
     assert_same_weights(result, undisturbed)
     assert 'attempt 2 of 3' not in result.output
+
+
+@pytest.mark.timeout(400)
+def test_launch_py_continues_from_commits(tmp_path, undisturbed):
+    directory = tmp_path / 'launch'
+    directory.mkdir()
+    command = job_command(BODY, 'launch.py', 2, 1, [directory, '--every', EVERY, '--pause', 0.2])
+    with start_command([*command[:2], '--reset-limit', '1', *command[2:]], body=BODY) as job:
+        wait_for_step(job, directory, 0, 7)
+        job.kill(worker_pid(job, 1))
+        result = job.wait(timeout=150).ok()
+    assert_same_weights(result, undisturbed)
+    assert 'restored from /proc/' in result.output
+    assert min(step for number, step, _ in read_steps(directory) if number == 1) in (6, 11)
 
 
 def test_a_step_that_always_fails_ends_the_job(tmp_path):
