@@ -48,6 +48,7 @@ class Keeper:
         self._generation = -1
         self._next: Optional[List[Any]] = None
         self._is_pinned = False
+        self._newest = ''
         self._to_copy: 'queue.SimpleQueue[int]' = queue.SimpleQueue()
         self._output = threading.RLock()  # the handler of SIGTERM tells, too
         #: Connections of workers, with their generation.
@@ -97,6 +98,7 @@ class Keeper:
     def _begin(self, number: int, next_address: Optional[List[Any]]) -> None:
         """Begin a generation: workers of an earlier one, which a host that was cut off may still have, are ended."""
         self._generation, self._is_pinned = number, False
+        self._newest = ''.join(folder.names(self._path)[:1])
         self._next = next_address
         for connection, generation in list(self._workers.items()):
             if generation not in (-1, number):
@@ -141,9 +143,10 @@ class Keeper:
             if self._is_pinned and message[2] == 'state':
                 connection.tell(['pin', None])
         elif self._workers[connection] == self._generation >= 0:
-            if message[0] == 'commit':
-                self.tell('commit', step=message[2], seconds=message[3],
-                          size_bytes=size_of(os.path.join(self._path, message[1])))
+            names = folder.names(self._path)
+            if message[0] == 'checkpoint' and names and names[0] != self._newest:  # not one on the disk
+                self._newest = names[0]
+                self.tell('commit', step=message[1], size_bytes=size_of(os.path.join(self._path, names[0])))
                 self._to_copy.put(self._generation)
             else:
                 self.tell(message[0], value=message[1])

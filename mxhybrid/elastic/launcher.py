@@ -310,8 +310,7 @@ class ElasticLauncher:
             self._has_progress, self._uncopied = True, len(self._used) > 1
             self._commits += 1
             self._commit_bytes += message['size_bytes']
-            logger.debug('commit of step %s: %d bytes in %.3g s', message['step'], message['size_bytes'],
-                         message['seconds'])
+            logger.debug('commit of step %s: %d bytes', message['step'], message['size_bytes'])
         elif kind == 'copied':
             self._uncopied = False
         elif kind == 'not_copied':
