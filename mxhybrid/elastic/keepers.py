@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from typing import Any, Callable, Dict, List, Optional
 
 from ..messaging.keeper_channel import socket_name
@@ -14,6 +15,7 @@ from ..messaging.sealed import new_secret
 
 #: Seconds for a keeper to start, over ssh, too.
 START_S = 30.0
+_PING_S = 2.0
 _MODULE = 'mxhybrid.elastic.keeper'
 _SSH = ['ssh', '-o', 'BatchMode=yes', '-o', 'StrictHostKeyChecking=no', '-o', 'ConnectTimeout=10',
         '-o', 'ServerAliveInterval=3', '-o', 'ServerAliveCountMax=3']
@@ -113,8 +115,10 @@ class Keepers:
             self._keepers.pop(name).end()
         for name in hosts:
             self.is_started(name)
+        deadline = time.monotonic() + START_S
         for name in hosts:
-            self._keepers[name].ready.wait(START_S)
+            while not self._keepers[name].ready.wait(_PING_S) and time.monotonic() < deadline:
+                self.tell_all('ping')  # the others shall not take this for the end of the launcher
         absent = [name for name in hosts if self._keepers[name].has_ended or self._keepers[name].address is None]
         for name in absent:
             self._keepers.pop(name).end()
