@@ -62,7 +62,7 @@ def check_example(env, words, folder):
     tested = [as_typed(job_command(REPOSITORY / 'examples' / name, launcher, workers, servers, args))
               for name, launcher, workers, servers, args, *_ in (
                   test_examples.ALONE + test_examples.TOGETHER + test_examples.SPLIT + test_examples.TRANSFORMERS
-                  + test_examples.CLICK_JOBS + [test_examples.SEARCHED])]
+                  + test_examples.CLICK_JOBS + test_examples.SERVED + [test_examples.SEARCHED])]
     assert not env
     assert words in tested
 
