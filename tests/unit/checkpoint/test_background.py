@@ -1,4 +1,4 @@
-"""Saves that are completed while training goes on: what they hold, how they fail, and how they end."""
+"""Saves that are completed while training goes on: their files, their failures, and their end."""
 import filecmp
 import os
 import signal
