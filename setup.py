@@ -122,7 +122,7 @@ setup(
     # for the one that is installed (see scripts/install).
     install_requires=['numpy<1.24', 'tqdm', 'safetensors', 'xxhash'],
     extras_require={'test': ['build', 'pytest', 'pytest-timeout', 'pytest-xdist', 'hypothesis', 'psutil', 'matplotlib',
-                             'ruff', 'mypy', 'import-linter', 'pyarrow', 'redis'],
+                             'ruff', 'mypy', 'import-linter', 'pyarrow', 'redis', 'onnx'],
                     'parquet': ['pyarrow'],  # for mxhybrid checkpoint export --to parquet
                     'plot': ['matplotlib']},  # for pictures: scripts/bench --plot, mxhybrid report, mxhybrid partitions
     classifiers=[

@@ -14,7 +14,8 @@ power law, and each key has a hidden weight, from which the clicks are drawn.
 
 With ``--checkpoint DIR`` the first checkpoint is whole, and each later checkpoint has only the rows that changed.
 In the end worker 0 reads the newest one, without MXNet and without servers, and prints the metrics again;
-``--evaluate`` does only that. ``mxhybrid checkpoint compact DIR`` merges the files.
+``--evaluate`` does only that. ``mxhybrid checkpoint compact DIR`` merges the files. With ``--export PREFIX`` worker 0
+writes the network for examples/serve.py, which serves the newest checkpoint during the training.
 
 ``--batch-size`` counts the samples of all workers together, and each worker trains on its own part of every batch: N
 workers compute the same values as one process with the same flags, up to float rounding. The last line is ``final test
@@ -124,9 +125,9 @@ class DeepFM(gluon.Block):
     def forward(self, keys):
         """Return the logits of clicks, of shape (samples,); `keys` has the shape (samples, FEATURES)."""
         rows = self.features(keys)
-        weights, factors = rows[:, :, 0], rows[:, :, 1:]
+        weights, factors = rows.slice_axis(2, 0, 1).flatten(), rows.slice_axis(2, 1, None)
         pairs = (factors.sum(axis=1) ** 2 - (factors ** 2).sum(axis=1)).sum(axis=1) / 2
-        return weights.sum(axis=1) + pairs + self.network(factors.flatten()).reshape((-1,))
+        return weights.sum(axis=1) + pairs + nd.reshape(self.network(factors.flatten()), (-1,))
 
 
 def logits_of(tables, keys):
@@ -202,6 +203,8 @@ def parse_arguments():
     parser.add_argument('--drawn', action='store_true', help="draw samples in the shape of Criteo's logs")
     parser.add_argument('--max-samples', type=positive, default=None,
                         help='use only that many samples (default: all of MovieLens, 200,000 drawn ones)')
+    parser.add_argument('--export', metavar='PREFIX', default=None,
+                        help='worker 0 writes the network for examples/serve.py to PREFIX-symbol.json')
     parser.add_argument('--evaluate', action='store_true', help='only evaluate the newest checkpoint')
     return parser.parse_args()
 
@@ -238,6 +241,8 @@ def run(args, samples, train, valid, test, store):
     model = DeepFM(args.width, args.hidden)
     model.initialize(mx.init.Xavier())
     model(samples.keys[:1])  # finds the shapes
+    if args.export is not None and first:
+        mxhybrid.nn.export(model, args.export, samples.keys[:2])
     trainer = make_trainer(args, model.collect_params(), {'learning_rate': args.lr}, store)
 
     checkpoints = Checkpoints(args, model, trainer)

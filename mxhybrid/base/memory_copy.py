@@ -46,7 +46,7 @@ def _watch(pid: int, result: str) -> None:
     status = os.waitpid(pid, 0)[1]
     if not os.path.exists(result):
         cause = 'signal %d' % os.WTERMSIG(status) if os.WIFSIGNALED(status) else 'a full disk'
-        with suppress(OSError):  # whoever waits for the file also looks for its directory
+        with suppress(OSError):  # a reader of the file looks for its directory, too
             _write(result, {'error': 'the process that writes the rows (host %s, pid %d) was ended by %s'
                             % (os.uname().nodename, pid, cause)})
 

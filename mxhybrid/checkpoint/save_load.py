@@ -19,6 +19,7 @@ into `extra`.  Statistics that every worker keeps for itself, such as those of B
 import contextlib
 import os
 import sys
+import time
 from typing import Any, Callable, List, NamedTuple, Optional
 
 import mxnet as mx
@@ -134,7 +135,7 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
         stored_extra = manifest.plain(extra, 'extra')
         table_save.raise_problem()
         writer = writers[0] if writers else open_writer()
-        content = {'mxhybrid': sys.modules['mxhybrid'].__version__, 'extra': stored_extra,
+        content = {'saved_at': time.time(), 'mxhybrid': sys.modules['mxhybrid'].__version__, 'extra': stored_extra,
                    'trainer': collect.describe(trainer, items, tables, gathering)}
         arrays = collect.arrays(trainer, items, gathering)
         if not wait:

@@ -36,6 +36,10 @@ class Run:
         return {kind: {direction: [_network(step).get(kind, {}).get(direction, 0) for step in self.steps]
                        for direction in ('sent', 'received')} for kind in kinds}
 
+    def commits(self) -> List[Dict[str, Any]]:
+        """Return the commits of an elastic job: seconds of the step, bytes of the commit before, generation."""
+        return [step['commit'] for step in self.steps if 'commit' in step]
+
     def tables(self) -> List['TableSteps']:
         """Return all tables, the one with most bytes first."""
         names = dict.fromkeys(name for step in self.steps for name in {**step['alpha'], **_tables(step)})
@@ -101,7 +105,9 @@ def _is_step(record: Any) -> bool:
                     for count in list(record['routes'].values()) + list(_tables(record).values()))
             and all(isinstance(count.get('route'), str) for count in _tables(record).values())
             and all(isinstance(count, dict) and {'sent', 'received'} <= set(count)
-                    for count in _network(record).values()))
+                    for count in _network(record).values())
+            and ('commit' not in record or isinstance(record['commit'], dict)
+                 and {'seconds', 'bytes', 'generation'} <= set(record['commit'])))
 
 
 def _load(line: str) -> Tuple[Any, bool]:

@@ -57,6 +57,16 @@ def _network(run: Run, plain: bool, width: int) -> List[str]:
     return ['', title] + _bars(sent, plain, width)
 
 
+def _commits(run: Run) -> List[str]:
+    commits = run.commits()
+    if not commits:
+        return []
+    seconds = [commit['seconds'] for commit in commits]
+    return ['', 'commits     %d in generation %d: training waited for %s, %s at most; the largest had %s'
+            % (len(commits), commits[-1]['generation'], seconds_text(statistics.median(seconds)),
+               seconds_text(max(seconds)), size_text(max(commit['bytes'] for commit in commits)))]
+
+
 def _bars(counts: Dict[str, List[int]], plain: bool, width: int) -> List[str]:
     """Return a line for each kind of bytes: its mean as a bar, and its curve."""
     means = {kind: sum(each) / len(each) for kind, each in counts.items()}
@@ -104,7 +114,7 @@ def lines_of(run: Run, plain: bool, width: int) -> List[str]:
     title = 'steps %d to %d of store %d on worker 0, in %s' % (first['step'], last['step'], run.store,
                                                                seconds_text(sum(run.seconds)))
     return ([title, ''] + _times(run, plain, width) + [''] + _routes(run, plain, width) + _network(run, plain, width) +
-            [''] + _tables(run, plain))
+            _commits(run) + [''] + _tables(run, plain))
 
 
 def choose(runs: List[Run], number: Any) -> Run:

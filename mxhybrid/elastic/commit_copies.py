@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Dict, List
 from ..checkpoint import folder
 from ..messaging.handshake import greet, introduce
 
-_PURPOSE = 'commits'
+_PURPOSE, _SENDER, _RECEIVER = 'commits', 0, 1
 #: Seconds without a byte after which a copy has failed.
 SILENCE_S = 20.0
 _HEADER_BYTES = 64 << 20
@@ -45,14 +45,14 @@ def _files_of(path: str) -> List[List[Any]]:
     return files
 
 
-def send_commits(path: str, address: List[Any], secret: str, number: int, other: int, generation: int) -> int:
+def send_commits(path: str, address: List[Any], secret: str, generation: int) -> int:
     """Give the keeper at `address` the commits of the folder `path`; return the bytes that were sent.
 
-    `number` and `other` are the places of the two hosts in the job.  CopyError if it could not be done.
+    CopyError if it could not be done.
     """
     try:
         with socket.create_connection((address[0], address[1]), SILENCE_S) as sock, folder.kept(path) as names:
-            introduce(sock, secret, _PURPOSE, number, other, time.monotonic() + SILENCE_S)
+            introduce(sock, secret, _PURPOSE, _SENDER, _RECEIVER, time.monotonic() + SILENCE_S)
             sock.settimeout(SILENCE_S)
             stream = sock.makefile('rb')
             there = _read_line(stream)['names']
@@ -71,14 +71,14 @@ def send_commits(path: str, address: List[Any], secret: str, number: int, other:
         raise CopyError(str(error) or type(error).__name__) from error
 
 
-def receive_commits(sock: socket.socket, path: str, secret: str, number: int, generation: int) -> bool:
+def receive_commits(sock: socket.socket, path: str, secret: str, generation: int) -> bool:
     """Receive commits of :func:`send_commits` into the folder `path`; return whether all of them came.
 
     A sender without the job's secret, or of another generation, is refused.
     """
     with sock:
         try:
-            greet(sock, secret, _PURPOSE, number)
+            greet(sock, secret, _PURPOSE, _RECEIVER)
             sock.settimeout(SILENCE_S)
             stream = sock.makefile('rb')
             _write_line(sock, {'names': folder.names(path)})

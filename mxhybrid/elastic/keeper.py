@@ -8,7 +8,7 @@ Workers of the host connect by a local socket (:mod:`mxhybrid.messaging.keeper_c
 from the launcher     meaning
 ====================  =====================================================================================
 ``start``             name of the socket, secret of the job, host, network interface
-``generation``        number, number of this host, number and address of the next one (None for a single host)
+``generation``        number, and address of the next host's keeper (None for a single host)
 ``pin``, ``target``   for the workers, see :mod:`mxhybrid.elastic.state`
 ``ping``              the launcher lives
 ====================  =====================================================================================
@@ -45,9 +45,10 @@ class Keeper:
 
     def __init__(self, start: Dict[str, Any], path: str):
         self._path, self._secret, self._host = path, start['secret'], start['host']
-        self._generation, self._host_number = -1, 0
+        self._generation = -1
         self._next: Optional[List[Any]] = None
         self._is_pinned = False
+        self._newest = ''
         self._to_copy: 'queue.SimpleQueue[int]' = queue.SimpleQueue()
         self._output = threading.RLock()  # the handler of SIGTERM tells, too
         #: Connections of workers, with their generation.
@@ -94,10 +95,11 @@ class Keeper:
                     if generation == self._generation:
                         connection.tell([kind, message['value']])
 
-    def _begin(self, number: int, host_number: int, next_number: int, next_address: Optional[List[Any]]) -> None:
+    def _begin(self, number: int, next_address: Optional[List[Any]]) -> None:
         """Begin a generation: workers of an earlier one, which a host that was cut off may still have, are ended."""
-        self._generation, self._host_number, self._is_pinned = number, host_number, False
-        self._next = None if next_address is None else [next_number, next_address]
+        self._generation, self._is_pinned = number, False
+        self._newest = ''.join(folder.names(self._path)[:1])
+        self._next = next_address
         for connection, generation in list(self._workers.items()):
             if generation not in (-1, number):
                 if connection.peer > 0:
@@ -141,9 +143,10 @@ class Keeper:
             if self._is_pinned and message[2] == 'state':
                 connection.tell(['pin', None])
         elif self._workers[connection] == self._generation >= 0:
-            if message[0] == 'commit':
-                self.tell('commit', step=message[2], seconds=message[3],
-                          size_bytes=size_of(os.path.join(self._path, message[1])))
+            names = folder.names(self._path)
+            if message[0] == 'checkpoint' and names and names[0] != self._newest:  # not one on the disk
+                self._newest = names[0]
+                self.tell('commit', step=message[1], size_bytes=size_of(os.path.join(self._path, names[0])))
                 self._to_copy.put(self._generation)
             else:
                 self.tell(message[0], value=message[1])
@@ -157,10 +160,9 @@ class Keeper:
                 generation = self._to_copy.get()
             if generation != self._generation or self._next is None or not folder.names(self._path):
                 continue
-            next_number, address = self._next
             began = time.monotonic()
             try:
-                sent = send_commits(self._path, address, self._secret, self._host_number, next_number, generation)
+                sent = send_commits(self._path, self._next, self._secret, generation)
                 self.tell('copied', size_bytes=sent, seconds=time.monotonic() - began)
             except CopyError as error:
                 self.tell('not_copied', value=str(error))
@@ -169,7 +171,7 @@ class Keeper:
         sock, _ = server.accept()
 
         def receive(generation: int) -> None:
-            if receive_commits(sock, self._path, self._secret, self._host_number, generation):
+            if receive_commits(sock, self._path, self._secret, generation):
                 self.tell('received')
 
         threading.Thread(target=receive, args=[self._generation], daemon=True).start()
@@ -190,7 +192,7 @@ def main() -> int:
         if line:
             keeper = Keeper(json.loads(line.decode()), path)
             # The host ends: the launcher arranges that its workers leave.
-            signal.signal(signal.SIGTERM, lambda number, frame: keeper.tell('leaving', value='SIGTERM'))
+            signal.signal(signal.SIGTERM, lambda number, frame: keeper.tell('host_leaving'))
             keeper.serve()
     except BrokenPipeError:  # the launcher has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

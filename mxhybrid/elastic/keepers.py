@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from typing import Any, Callable, Dict, List, Optional
 
 from ..messaging.keeper_channel import socket_name
@@ -14,6 +15,7 @@ from ..messaging.sealed import new_secret
 
 #: Seconds for a keeper to start, over ssh, too.
 START_S = 30.0
+_PING_S = 2.0
 _MODULE = 'mxhybrid.elastic.keeper'
 _SSH = ['ssh', '-o', 'BatchMode=yes', '-o', 'StrictHostKeyChecking=no', '-o', 'ConnectTimeout=10',
         '-o', 'ServerAliveInterval=3', '-o', 'ServerAliveCountMax=3']
@@ -113,8 +115,10 @@ class Keepers:
             self._keepers.pop(name).end()
         for name in hosts:
             self.is_started(name)
+        deadline = time.monotonic() + START_S
         for name in hosts:
-            self._keepers[name].ready.wait(START_S)
+            while not self._keepers[name].ready.wait(_PING_S) and time.monotonic() < deadline:
+                self.tell_all('ping')  # the others shall not take this for the end of the launcher
         absent = [name for name in hosts if self._keepers[name].has_ended or self._keepers[name].address is None]
         for name in absent:
             self._keepers.pop(name).end()
@@ -130,11 +134,9 @@ class Keepers:
 
     def begin(self, generation: int, hosts: List[str]) -> None:
         """Tell the keepers of `hosts` the number of the generation, and to which keeper each copies its commits."""
-        for number, name in enumerate(hosts):
-            next_number = (number + 1) % len(hosts)
-            address = self._keepers[hosts[next_number]].address if len(hosts) > 1 else None
-            self._keepers[name].send('generation', number=generation, host_number=number,
-                                     next_number=next_number, next_address=address)
+        for name, next_name in zip(hosts, hosts[1:] + hosts[:1]):
+            address = self._keepers[next_name].address if len(hosts) > 1 else None
+            self._keepers[name].send('generation', number=generation, next_address=address)
 
     def tell_all(self, kind: str, **content: Any) -> None:
         """Send a message to all keepers."""

@@ -22,6 +22,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..base.log import get_logger
 from ..base.machine import describe_status
+from ..base.text import size_text
 from ..messaging.keeper_channel import GENERATION, KEEPER
 from .hosts import Cooldowns, Discovery, Host, chosen_slots
 from .keepers import KeeperProcess, Keepers, is_this_host
@@ -38,6 +39,7 @@ _ASK_AGAIN_S = 60.0
 _PING_S, _NOTICE_S = 2.0, 0.5
 #: Seconds from the end of a keeper to the start of another one: if the job fails before, the host has failed.
 _KEEPER_S = 3.0
+_TAKEN = 'it is taken away (SIGTERM)'
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -95,6 +97,8 @@ class ElasticLauncher:
         #: The end of keepers, by host.
         self._lost: Dict[str, float] = {}
         self._uncopied = False
+        #: Hosts of which a worker got SIGTERM.
+        self._leaving: List[str] = []
 
     # ------------------------------------------------------------------------------------------- the loop
 
@@ -125,8 +129,8 @@ class ElasticLauncher:
                 logger.error('ended by %s', signal.Signals(self._stopped).name)
                 return status or 128 + self._stopped
             if status == 0 and not self._has_left:
-                logger.info('the job ended in generation %d, after %d commits of %d bytes', self._generation,
-                            self._commits, self._commit_bytes)
+                logger.info('the job ended in generation %d%s', self._generation, ', after %d commits of %s' % (
+                    self._commits, size_text(self._commit_bytes)) if self._commits else '')
                 return 0
             if status == 0:
                 continue
@@ -218,6 +222,8 @@ class ElasticLauncher:
                     self._leave_out(name, 'its keeper ended, too')
         elif self._target_sent:
             self._handle_until(_PING_S, lambda: self._has_left)
+            for name in self._leaving if self._has_left else []:
+                self._leave_out(name, _TAKEN)
             self._handle_until(COPY_S, lambda: not self._has_left or not self._uncopied)
         return self._status
 
@@ -304,8 +310,7 @@ class ElasticLauncher:
             self._has_progress, self._uncopied = True, len(self._used) > 1
             self._commits += 1
             self._commit_bytes += message['size_bytes']
-            logger.debug('commit of step %s: %d bytes in %.3g s', message['step'], message['size_bytes'],
-                         message['seconds'])
+            logger.debug('commit of step %s: %d bytes', message['step'], message['size_bytes'])
         elif kind == 'copied':
             self._uncopied = False
         elif kind == 'not_copied':
@@ -315,8 +320,12 @@ class ElasticLauncher:
             self._target_sent, self._deadline = False, None  # the workers go on, and log it
         elif kind == 'checkpoint':
             self._has_progress = True
+        elif kind == 'host_leaving':
+            self._leave_out(keeper.host, _TAKEN)
+            self._ask()
         elif kind == 'leaving':
-            self._leave_out(keeper.host, 'it is about to end (%s)' % value)
+            # A launcher sends SIGTERM, too, to end a job that fails: then the host stays.
+            self._leaving.append(keeper.host)
             self._ask()
         elif kind == 'call' and isinstance(value, list):
             self._answers[value[0]] = value[1]

@@ -5,9 +5,11 @@ from typing import Any, Callable, Optional
 from ..base.errors import CheckpointError, InputError
 from ..base.log import get_logger
 from ..checkpoint import folder
+from ..checkpoint.background import wait as wait_for_save
 from ..checkpoint.save_load import Checkpoint, load, save
 from ..checkpoint.workers import workers_of
 from ..messaging.keeper_channel import generation_of, is_elastic
+from ..native.trainers import store_of
 from .channel import Channel
 from .commit_folder import size_of
 
@@ -67,6 +69,7 @@ class State:
         #: The number of starts of the job before this one.
         self.generation = generation_of()
         self._whole_bytes = self._delta_bytes = 0
+        self._is_saving, self._last_bytes = False, 0
         if is_elastic():
             self._channel = Channel(workers.rank)
         #: The commit or checkpoint that was restored; None at the first start.
@@ -105,7 +108,8 @@ class State:
         """Keep the state in the memory of the keepers, if it is time for that (collective).
 
         All workers call it after each step, or after each k-th step.  If hosts come or go, the workers commit and leave
-        in this call, by SystemExit.  A commit that fails is reported; training goes on, with the one before.
+        in this call, by SystemExit.  A commit is written while training goes on; if that fails, it is reported, and the
+        commit before counts.
 
         Parameters
         ----------
@@ -115,7 +119,7 @@ class State:
         Returns
         -------
         bool
-            Whether there was a commit.
+            Whether a commit has begun.
 
         Raises
         ------
@@ -132,20 +136,38 @@ class State:
         leaves = self._channel.leaves_after_call()
         if not leaves and self.step % every:
             return False
-        has_saved = self._save_commit()
+        has_saved = self._save_commit(wait=leaves)
         if leaves and has_saved:
             self._channel.tell('left', self._rank)
             raise SystemExit(0)
         return has_saved
 
-    def _save_commit(self) -> bool:
+    def _save_commit(self, wait: bool) -> bool:
+        """Save a commit, with `wait` to its end; otherwise the next one learns how it ended."""
         assert self._channel is not None
-        began = time.monotonic()
+        if self._is_saving:
+            self._is_saving = False
+            self._end_commit(wait_for_save)
         if self._rank == 0:
             self._channel.connect()
+        path = self._channel.folder or _NOWHERE
+        began = time.monotonic()
+        if not self._end_commit(lambda: save(
+                path, self._net, self._trainer, self.step, self._values, keep=2,
+                delta=0 < self._delta_bytes < self._whole_bytes, wait=wait)):
+            return False
+        self._is_saving = not wait
+        meter = getattr(store_of(self._trainer), 'meter', None)
+        if meter is not None:
+            meter.note(commit={'seconds': time.monotonic() - began, 'bytes': self._last_bytes,
+                               'generation': self.generation})
+        return True
+
+    def _end_commit(self, work: Callable[[], Optional[str]]) -> bool:
+        """Make a part of a commit (collective), which returns its path at the end; report an error."""
+        assert self._channel is not None
         try:
-            path = save(self._channel.folder or _NOWHERE, self._net, self._trainer, self.step, self._values, keep=2,
-                        delta=0 < self._delta_bytes < self._whole_bytes)
+            path = work()
         except CheckpointError as error:
             if self._rank == 0:
                 logger.warning('a commit failed, and training continues: %s', error)
@@ -153,13 +175,12 @@ class State:
             self._delta_bytes = 0
             return False
         if path is not None and self._rank == 0:
-            size = size_of(path)
+            size_bytes = self._last_bytes = size_of(path)
             # Deltas add up until they are as large as a whole commit, which then takes their place.
             if 0 < self._delta_bytes < self._whole_bytes:
-                self._delta_bytes += size
+                self._delta_bytes += size_bytes
             else:
-                self._whole_bytes, self._delta_bytes = size, 1
-            self._channel.tell('commit', path.rpartition('/')[2], self.step, time.monotonic() - began)
+                self._whole_bytes, self._delta_bytes = size_bytes, 1
         return True
 
     def on_reset(self, callback: Callable[[], None]) -> None:

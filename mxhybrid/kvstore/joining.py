@@ -1,8 +1,8 @@
 """Steps of workers that have no more batches: they take part with zeros until no worker has any.
 
-The small sum with which the workers of a Trainer compare their steps says who has joined, so steps cost no more if no
-worker ever joins.  A worker that has joined waits for the sum, takes the batch size of the other workers from it, and
-sees when all have joined (:mod:`mxhybrid.kvstore.step_consistency`).
+The small sum with which the workers of a Trainer compare their steps also has a flag of each worker, so steps cost no
+more if no worker ever joins.  A worker that has joined waits for the sum, takes the batch size of the other workers
+from it, and sees when all have joined (:mod:`mxhybrid.kvstore.step_consistency`).
 """
 from typing import Any
 

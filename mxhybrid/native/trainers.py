@@ -284,6 +284,20 @@ def children_of(block: Any) -> List[Any]:
     return list(block._children.values())
 
 
+@contextmanager
+def not_hybridized(net: Any) -> Iterator[None]:
+    """Let all blocks of a net call their operators one by one inside of the ``with`` block."""
+    active: List[Any] = []
+    net.apply(lambda block: active.append(block) if getattr(block, '_active', False) else None)
+    try:
+        for block in active:
+            block._active = False
+        yield
+    finally:
+        for block in active:
+            block._active = True
+
+
 def hint_of(block: Any) -> str:
     """Return the text before the number in the prefix that Gluon gives a block."""
     return str(block._alias())

@@ -4,6 +4,7 @@
 :class:`Embedding`                 a table of rows that are numbered, of any number of rows
 :class:`HashEmbedding`             a table of rows with any int64 as key, which grows as keys appear
 :class:`EmbeddingCollection`       several tables, which are looked up in one call
+:func:`export`                     the dense part of a network, for programs that serve it
 :func:`hash_key`                   a stable 64-bit key of strings, integers and tuples
 =================================  ===================================================================================
 
@@ -13,5 +14,6 @@ from ..kvstore.table_parameter import TableParameter
 from .collection import EmbeddingCollection
 from .embedding import Embedding, HashEmbedding
 from .hash_key import hash_key
+from .symbol_export import export
 
-__all__ = ['Embedding', 'EmbeddingCollection', 'HashEmbedding', 'TableParameter', 'hash_key']
+__all__ = ['Embedding', 'EmbeddingCollection', 'HashEmbedding', 'TableParameter', 'export', 'hash_key']

@@ -37,6 +37,9 @@ class NoMeter:
     def show_tables(self, tables: Callable[[], List[Any]]) -> None:
         """Do not record the dynamic tables that `tables` returns."""
 
+    def note(self, **values: Any) -> None:
+        """Record nothing."""
+
     def over(self, routes: Dict[Any, Any]) -> 'NoMeter':
         """Return the meter for a store that replaces this one."""
         return self
@@ -130,6 +133,7 @@ class StepMeter:
         self._begin: Optional[int] = None
         self._before: Dict[Any, Tuple[Any, Counts]] = {}
         self._tables: Callable[[], List[Any]] = list
+        self._notes: Dict[str, Any] = {}
 
     def call(self, name: str, route: Any = None, parameter: str = '') -> _Call:
         """Return a context manager for a call of the store for one key."""
@@ -146,6 +150,10 @@ class StepMeter:
     def show_tables(self, tables: Callable[[], List[Any]]) -> None:
         """Record the dynamic tables that `tables` returns, too, which have the attributes of routes."""
         self._tables = tables
+
+    def note(self, **values: Any) -> None:
+        """Add JSON values to the record of the step that follows."""
+        self._notes.update(values)
 
     def over(self, routes: Dict[Any, Any]) -> 'StepMeter':
         """Return the meter for a store that replaces this one, and continues its steps."""
@@ -191,7 +199,8 @@ class StepMeter:
                 tables[route.name] = dict(moved, route=route.kind)
         record = {'step': self.step, 'store': self._number, 'wall': round(time.time(), 6),
                   'seconds': (end - self._last_end) / 1e9, 'store_seconds': self._in_store / 1e9, 'routes': routes,
-                  'alpha': alpha, 'tables': tables}
+                  'alpha': alpha, 'tables': tables, **self._notes}
+        self._notes = {}
         network = self._network()
         if network is not None and self._network_before is not None:
             record['network'] = moved_between(self._network_before, network)

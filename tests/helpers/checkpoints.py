@@ -1,10 +1,12 @@
-"""Write checkpoints with arrays of all kinds, and read them back in pieces of any size."""
+"""Write checkpoints with arrays of all kinds, read them back in pieces of any size, and compare their files."""
+import filecmp
 import os
 
 import numpy as np
 
 from mxhybrid.checkpoint.files import Writer
 from mxhybrid.checkpoint.folder import locked
+from mxhybrid.checkpoint.reader import MANIFEST, Reader
 
 
 def arrays(step=0):
@@ -21,6 +23,16 @@ def write(directory, step, keep=3, extra=None):
         for name, array in arrays(step).items():
             writer.add(name, array.shape, array.dtype, np.array_split(array.reshape(-1), 3))
         return writer.commit(step, {'extra': extra}, keep)
+
+
+def assert_same_files(first, second):
+    """Two checkpoints have the same files, byte for byte, but for the times at which they were saved."""
+    names = [sorted(os.path.relpath(os.path.join(where, name), path)
+                    for where, _, names in os.walk(path) for name in names) for path in (first, second)]
+    assert names[0] == names[1]
+    assert set(filecmp.cmpfiles(first, second, names[0], shallow=False)[1]) <= {MANIFEST}
+    contents = [Reader(path).content for path in (first, second)]
+    assert [dict(content, saved_at=0) for content in contents] == [dict(contents[0], saved_at=0)] * 2
 
 
 def assert_whole(reader, step):

@@ -70,6 +70,7 @@ def test_a_lost_host_costs_the_steps_since_the_commit(tmp_path, expected):
     assert 'host hostb is left out' in result.output and 'generation 1: 2 workers on hostc:1, hostd:1' in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_two_lost_neighbours_fall_back_to_the_disk(tmp_path, expected):
     with EmulatedCluster(hosts=4) as cluster:

@@ -7,6 +7,10 @@ Each module imports only modules below it.
 ``exchange``           workloads that exchange gradients and compute nothing
 ``overhead``           the cost of a step of the store in one process, beside MXNet's own
 ``training``           the real training run, examples/word_lm.py
+``models``             training workloads, which all contenders train, and their losses
+``model_steps``        their sizes, batches and first weights, by NumPy alone
+``model_training``     a worker of ``models`` by MXNet: hybrid, dist_sync, Horovod
+``model_torch``        a worker of ``models`` by PyTorch
 ``layers``             training steps with layers split by several plans
 ``layers_training``    a worker of ``layers``
 ``layers_formula``     the times of ``layers`` by Gholami's formulas
@@ -37,6 +41,7 @@ Each module imports only modules below it.
 ``gradients``          the gradients, and the sums that every contender must compute
 ``report``             from readings to the table and the JSON file
 ``plot``               from readings to the picture (matplotlib)
+``training_figures``   throughput and bytes over hosts, and loss over time, of ``models``
 ``bounds``             bytes that no such exchange can avoid
 ``workloads``          tensors and access patterns
 ``shapes``             layers of the image models

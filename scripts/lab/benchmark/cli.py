@@ -25,6 +25,7 @@ from .model_steps import TASKS
 from .models import Models
 from .pipeline import NAME as PIPELINE, SAMPLES, Pipeline
 from .plans import CASES as PLAN_NAMES, NAME as PLANS, Plans
+from .recovery import NAME as RECOVERY, run as run_recovery
 from .starts import NAME as START, run as run_starts
 from .tables import NAME as TABLES, PARTS, parts_of, run as run_tables
 from .testbeds import Emulated, Loopback
@@ -93,11 +94,13 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         description='Exchange the gradients of a model between emulated hosts, by this project and by others.')
     add = parser.add_argument
     add('--workload', default='lm1b',
-        choices=list(WORKLOADS) + list(TASKS) + [NAME, OVERHEAD, PLANS, PIPELINE, START, TABLES] + list(CASES),
+        choices=list(WORKLOADS) + list(TASKS) + [
+            NAME, OVERHEAD, PLANS, PIPELINE, RECOVERY, START, TABLES] + list(CASES),
         help='tensors and access patterns; train_* train a network by each contender; word_lm is a real training run, '
              'overhead its step in one process; layers_* are training steps with layers split by several plans, which '
              'are the contenders then; pipeline is a GPT with a stage on each worker, by two schedules; plans measures '
-             'what the planner predicts; start measures how long the workers of a job take to join, and tables '
+             'what the planner predicts; recovery measures the commits of an elastic job, and how long it takes to '
+             'continue after a kill; start measures how long the workers of a job take to join, and tables '
              'measures dynamic tables, both without emulated hosts')
     add('--width-scale', type=_scale, default=argparse.SUPPRESS,
         help='factor on the width of tables and on dense parameters; 1 is the published model (default: the first of '
@@ -250,8 +253,8 @@ def main(argv: Optional[List[str]] = None) -> int:
             if args.json:
                 _write({'settings': settings, 'runs': figures}, args.json)
             return 0
-        if args.workload == START:
-            readings = run_starts(args, say)
+        if args.workload in (START, RECOVERY):
+            readings = (run_starts if args.workload == START else run_recovery)(args, say)
             if args.json:
                 _write({'settings': settings, 'runs': readings}, args.json)
             return 0

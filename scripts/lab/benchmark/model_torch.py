@@ -127,7 +127,7 @@ class _Gpt(nn.Module):
 
 
 class _Shard:
-    """This worker's rows of all tables of a width, with the state of adagrad."""
+    """Rows of all tables of a width that this worker holds, with the state of adagrad."""
 
     def __init__(self, tables: List[Tuple[int, int, int]], rank: int, size: int, rate: float):
         self._rank, self._size, self._rate = rank, size, rate

@@ -60,7 +60,8 @@ class _Dlrm(gluon.Block):
     def forward(self, numbers: Any, keys: Any, clicks: Any) -> Any:
         """Return the loss of each sample."""
         dense = self.bottom(numbers)
-        vectors = nd.stack(dense, *[table(keys[:, number]) for number, table in enumerate(self._tables)], axis=1)
+        columns = keys.split(len(self._tables), axis=1, squeeze_axis=True)
+        vectors = nd.stack(dense, *[table(column) for table, column in zip(self._tables, columns)], axis=1)
         products = nd.batch_dot(vectors, vectors, transpose_b=True).reshape((0, -1))
         return self.loss(self.last(self.top(nd.concat(dense, products.take(self._pairs, axis=1), dim=1))), clicks)
 

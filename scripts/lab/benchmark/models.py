@@ -38,6 +38,13 @@ def _load(corpus: str, words: int) -> Tuple[Optional[np.ndarray], List[int]]:
     return np.stack(columns, axis=1).astype(np.int64), [len(names) for names, _ in values]
 
 
+def compare(contender: str, losses: List[float], others: List[float]) -> None:
+    """Raise JobFailed if the losses of a contender end elsewhere than those of a contender before it."""
+    ended, expected = mean(losses[-_LAST:]), mean(others[-_LAST:])
+    if not abs(ended / expected - 1) <= _TOLERANCE:  # also if it is not a number
+        raise JobFailed('%s ends with loss %.4f, a contender before it with %.4f' % (contender, ended, expected))
+
+
 class Models:
     """The benchmark of training, which `cli` runs; the methods are those of `exchange.Exchange`."""
 
@@ -105,8 +112,5 @@ class Models:
             readings = job.readings()
             job.wait_for_helpers()
         losses = [sum(parts) for parts in zip(*(reading['sums']['losses'] for reading in readings))]
-        first = self._losses.setdefault(hosts, losses)
-        ended, expected = mean(losses[-_LAST:]), mean(first[-_LAST:])
-        if not abs(ended / expected - 1) <= _TOLERANCE:
-            raise JobFailed('%s ends with loss %.4f, a contender before it with %.4f' % (contender, ended, expected))
+        compare(contender, losses, self._losses.setdefault(hosts, losses))
         return dict(report.one_round(readings, args.steps), losses=losses)

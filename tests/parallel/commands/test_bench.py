@@ -9,8 +9,8 @@ from lab.launchers import SCRIPTS
 BENCH = [sys.executable, SCRIPTS / 'bench']
 SMALL = ['--no-network', '--hosts', '2', '--workers', '2', '--shrink', '50', '--warmup', '1', '--steps', '3',
          '--rounds', '1', '--width-scale', '0.125']
-CONTENDERS = ['hybrid', 'hybrid_prefetch', 'hybrid_stale', 'hybrid_float16', 'hybrid_int8', 'dist_sync',
-              'horovod_gather', 'horovod_dense']
+CONTENDERS = ['hybrid', 'hybrid_prefetch', 'hybrid_stale', 'hybrid_engines', 'hybrid_float16', 'hybrid_int8',
+              'dist_sync', 'horovod_gather', 'horovod_dense']
 
 
 def test_all_contenders_on_loopback(tmp_path):
@@ -27,6 +27,24 @@ def test_all_contenders_on_loopback(tmp_path):
         assert figures['sent'] is None, 'on loopback nothing is counted'
     assert run['contenders']['hybrid']['ratio'] == 1
     assert run['bound']['sent'] > 0 and run['bound']['step_s'] is None
+
+
+@pytest.mark.parametrize('workload, steps', [('train_lm', 12), ('train_movielens', 3)])
+def test_all_contenders_learn_the_same(tmp_path, workload, steps):
+    file, picture = tmp_path / 'training.json', tmp_path / 'training.svg'
+    names = ['hybrid', 'hybrid_engines', 'dist_sync', 'horovod_gather', 'horovod_dense']
+    with jobs.start_command(BENCH + SMALL + ['--workload', workload, '--hosts', '1', '--steps', str(steps),
+                                             '--contenders', ','.join(names), '--json', file]) as job:
+        job.wait(timeout=200).ok()
+    run, = json.loads(file.read_text())['runs']
+    curves = [run['contenders'][name]['rounds'][0]['losses'] for name in names]
+    assert len(curves[0]) == steps + 1 and curves[0][-1] != curves[0][0]
+    for curve in curves[1:]:
+        assert curve == pytest.approx(curves[0], rel=1e-3)
+    with jobs.start_command(BENCH + ['--from', file, '--plot', picture]) as job:
+        job.wait(timeout=60).ok()
+    drawn = (tmp_path / 'training-loss.svg').read_text()
+    assert all(name in drawn for name in names) and '--workload %s' % workload in drawn
 
 
 def test_overhead_in_one_process(tmp_path):

@@ -3,18 +3,23 @@
 The first run downloads the data into the examples' own cache ($MXHYBRID_DATA, else ~/.cache/mxhybrid).
 """
 import dataclasses
+import http.client
 import importlib.util
+import json
 import os
 import re
 import shutil
 import sys
+import time
 
 import mxnet as mx
+import numpy as np
 import pytest
 from lab import jobs
 from lab.launchers import REPOSITORY
 
 import mxhybrid
+from mxhybrid.checkpoint.folder import names
 from mxhybrid.planner.cluster.cluster_spec import Host, save
 
 from ...helpers.planned_networks import cluster
@@ -43,6 +48,10 @@ TOGETHER = [('recommender.py', 'horovodrun', 2, 1, []),
 CLICK_JOBS = [('click_prediction.py', 'none', 1, 0, []),
               ('click_prediction.py', 'horovodrun', 2, 1, []),
               ('click_prediction.py', 'launch.py', 2, 2, [])]
+
+# A network that is trained, and served meanwhile.
+SERVED = [('click_prediction.py', 'none', 1, 0, ['--checkpoint', 'checkpoints', '--export', 'click']),
+          ('serve.py', 'none', 1, 0, ['checkpoints', '--symbol', 'click-symbol.json'])]
 
 # Networks that are split: the same, and the first operator of which the plan is told.
 SPLIT = [('alexnet.py', 'horovodrun', 4, 1, [], 'dense0_fwd +FullyConnected +samples 2 x channels 2'),
@@ -142,6 +151,62 @@ def test_clicks_are_predicted_from_the_checkpoint_alone(tmp_path, data):
     assert 'resumed after 80 steps' in resumed and tuple(map(float, CLICKS.search(resumed).groups())) == expected
 
 
+class Client:
+    """A client of examples/serve.py."""
+
+    def __init__(self, address):
+        self._address = address
+
+    def ask(self, path, request=None, status=200):
+        """Send a request; return the answer."""
+        connection = http.client.HTTPConnection(self._address, timeout=30)
+        body = None if request is None else json.dumps(request)
+        connection.request('GET' if request is None else 'POST', path, body)
+        response = connection.getresponse()
+        assert response.status == status
+        return json.loads(response.read().decode())
+
+
+def test_a_network_is_served_while_a_job_trains_it(tmp_path):
+    """Every answer comes from one checkpoint, steps rise, and the last answers are those of the checkpoint alone."""
+    checkpoints, keys = tmp_path / 'checkpoints', np.random.RandomState(0).randint(-2 ** 62, 2 ** 62, (3, 26)).tolist()
+    def start(command, *args):
+        return jobs.start_job(REPOSITORY / 'examples' / command[0], command[1], args=command[4] + list(args),
+                              env=environment(), cwd=tmp_path)
+
+    training = start(SERVED[0], '--drawn', *SMALL['click_prediction.py'], '--save-every', '5')
+    with training as job:
+        deadline = time.monotonic() + 100
+        while not checkpoints.is_dir() or not names(str(checkpoints)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        with start(SERVED[1], '--port', '0', '--reload-seconds', '0.2') as server:
+            server.wait_for_output('serving step', 60)
+            client = Client(re.search(r'http://(\S+)', server.output).group(1))
+            steps = [client.ask('/predict', {'features.rows': keys})['step']]
+            while steps[-1] < 80:
+                answer = client.ask('/predict', {'features.rows': keys})
+                rows = client.ask('/rows', {'features': keys})['rows']['features']
+                assert np.isfinite(answer['outputs']).all() and np.shape(rows) == (3, 26, 9)
+                steps.append(answer['step'])
+                assert time.monotonic() < deadline
+            assert steps == sorted(steps) and len(set(steps)) > 2
+            job.wait(timeout=100).ok()
+            with mxhybrid.checkpoint.open(checkpoints) as tables:
+                stored = np.concatenate([keys for keys, _ in tables['features'].pieces()])[:78].reshape(3, 26)
+                expected = example_module('click_prediction').logits_of(tables, stored)
+                answer = client.ask('/predict', {'features.rows': stored.tolist()})
+                np.testing.assert_allclose(answer['outputs'][0], expected, rtol=1e-4, atol=1e-5)
+                rows = client.ask('/rows', {'features': stored.tolist()})['rows']['features']
+                np.testing.assert_array_equal(np.float32(rows), tables['features'].rows(stored))
+            assert client.ask('/')['step'] == 80 and client.ask('/')['age_s'] >= 0
+            for path, request, status, message in [
+                    ('/predict', {'rows': 1}, 400, "inputs ['rows']: give ['features.rows']"),
+                    ('/rows', {'items': [1]}, 400, "has no 'items'"), ('/rows', {'features': [0.5]}, 400, 'integers'),
+                    ('/rows', [1], 400, 'no JSON object'), ('/none', {}, 404, 'there is no /none')]:
+                assert message in client.ask(path, request, status)['error']
+
+
 def test_clicks_in_jobs_are_predicted_as_in_one_process():
     alone, *jobs_of_several = [tuple(map(float, CLICKS.search(run(*command).output).groups()))
                                for command in CLICK_JOBS]
@@ -205,17 +270,23 @@ def test_a_plan_is_searched_for(tmp_path):
     check_losses(output)
 
 
-@pytest.fixture(scope='module')
-def plan_of():
-    """Return the function by which examples parse a plan."""
+def example_module(name):
+    """Import a file of the examples."""
     sys.path.insert(0, str(REPOSITORY / 'examples'))
     try:
-        spec = importlib.util.spec_from_file_location('_plans', str(REPOSITORY / 'examples' / '_plans.py'))
+        spec = importlib.util.spec_from_file_location(name, str(REPOSITORY / 'examples' / (name + '.py')))
         module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
         spec.loader.exec_module(module)
     finally:
         sys.path.pop(0)
-    return module.plan_of
+    return module
+
+
+@pytest.fixture(scope='module')
+def plan_of():
+    """Return the function by which examples parse a plan."""
+    return example_module('_plans').plan_of
 
 
 def test_plans_as_text(plan_of):

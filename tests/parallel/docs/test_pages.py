@@ -187,12 +187,12 @@ def test_files_that_pages_name(name):
 
 def test_benchmark():
     """Workloads and contenders are listed, all of them, with the sizes that they have."""
-    from lab.benchmark import cli, launching, layers, pipeline, plans, tables, training, workloads
+    from lab.benchmark import cli, launching, layers, model_steps, pipeline, plans, recovery, tables, training, workloads
 
     assert [row[0].strip('`') for row in table('`--contenders`')] == list(launching.CONTENDERS)
     listed = {row[0].strip('`'): row for row in table('`--workload`')}
-    assert list(listed) == list(workloads.WORKLOADS) + [training.NAME, cli.OVERHEAD] + list(layers.CASES) + [
-        pipeline.NAME, plans.NAME, tables.NAME]
+    assert list(listed) == list(workloads.WORKLOADS) + list(model_steps.TASKS) + [training.NAME, cli.OVERHEAD] + list(
+        layers.CASES) + [pipeline.NAME, plans.NAME, tables.NAME, recovery.NAME]
     for name, workload in workloads.WORKLOADS.items():
         assert listed[name][2] == '%.1f million' % (workload.dense_bytes / 4e6)
         for one in workload.tables:

@@ -1,9 +1,12 @@
 """Jobs of ``mxhybrid run`` on this host continue after faults, from commits in memory or from checkpoints on disk."""
+import os
 import signal
+import subprocess
 
 import numpy as np
 import pytest
 from lab.jobs import start_command
+from lab.launchers import job_command
 
 from . import BODY, read_steps, run_command
 
@@ -11,10 +14,11 @@ EVERY = 5
 KEEPER = 'mxhybrid.elastic.keeper'
 
 
-def start(directory, options=(), arguments=(), workers=2):
-    """Start a job that trains, and writes into a directory."""
+def start(directory, options=(), arguments=(), env=None):
+    """Start a job of two workers that trains, and writes into a directory."""
     directory.mkdir(exist_ok=True)
-    return start_command(run_command(['-np', workers, *options], [directory, '--every', EVERY, *arguments]), body=BODY)
+    return start_command(run_command(['-np', 2, *options], [directory, '--every', EVERY, *arguments]), body=BODY,
+                         env=env)
 
 
 def wait_for_step(job, directory, generation, step):
@@ -86,7 +90,7 @@ def test_sigterm_of_a_worker_loses_no_step(tmp_path, undisturbed):
     assert_same_weights(result, undisturbed)
     steps = read_steps(directory)
     assert [step for _, step, _ in steps] == list(range(1, 31)) and steps[-1][0] == 2
-    assert 'it is about to end (SIGTERM' in result.output and 'ended with' not in result.output
+    assert 'it is taken away (SIGTERM)' in result.output and 'ended with' not in result.output
 
 
 @pytest.mark.timeout(400)
@@ -119,6 +123,64 @@ def test_checkpoints_on_disk_are_enough(tmp_path, undisturbed):
         result = job.wait(timeout=150).ok()
     assert_same_weights(result, undisturbed)
     assert 'attempt 2 of 3' not in result.output
+
+
+@pytest.mark.timeout(400)
+def test_faults_in_a_commit_and_at_the_start(tmp_path, undisturbed):
+    """Worker 0 dies while it writes a commit, a worker when it starts, the scheduler dies, and a worker is stopped."""
+    directory = tmp_path / 'moments'
+    env = {'MXHYBRID_SILENCE_TIMEOUT': 5}
+    with start(directory, arguments=['--pause', 0.2, '--die-in-commit'], env=env) as job:
+        job.wait_for_output('generation 1:', timeout=90)
+        job.wait_until(lambda: any(process.rank == 1 for process in job.processes('worker')), 60, 'worker 1')
+        job.kill(worker_pid(job, 1))
+        wait_for_step(job, directory, 2, 13)
+        job.kill(job.processes('scheduler')[0].pid)
+        wait_for_step(job, directory, 3, 17)
+        job.kill(worker_pid(job, 1), signal.SIGSTOP)
+        result = job.wait(timeout=200).ok()
+    assert_same_weights(result, undisturbed)
+    steps = read_steps(directory)
+    first = {generation: min(step for number, step, _ in steps if number == generation)
+             for generation in {number for number, _, _ in steps}}
+    assert first[2] == 6, 'the commit that was not complete counts not'
+    assert first[3] >= 11 and first[4] >= 16 and set(first) == {0, 2, 3, 4}
+    assert 'attempt 2 of 3' in result.output and 'attempt 3 of 3' not in result.output
+
+
+@pytest.mark.timeout(400)
+def test_commits_fail_while_a_keeper_has_no_memory(tmp_path, undisturbed):
+    directory = tmp_path / 'memory'
+    with start(directory, arguments=['--pause', 0.3]) as job:
+        wait_for_step(job, directory, 0, 6)
+        pid = keeper_pid(job)
+        status = os.statvfs('/proc/%d/root/dev/shm' % pid)
+        resize = ['nsenter', '-t', str(pid), '-m', 'mount', '-o']
+        used = (status.f_blocks - status.f_bfree) * status.f_frsize
+        subprocess.run([*resize, 'remount,size=%d' % used, '/dev/shm'], check=True)
+        job.wait_for_output('a commit failed, and training continues', timeout=60)
+        subprocess.run([*resize, 'remount,size=1g', '/dev/shm'], check=True)
+        step = read_steps(directory)[-1][1] // EVERY * EVERY + EVERY
+        wait_for_step(job, directory, 0, step + 2)
+        job.kill(worker_pid(job, 1))
+        result = job.wait(timeout=150).ok()
+    assert_same_weights(result, undisturbed)
+    assert 'No space left on device' in result.output
+    assert min(made for number, made, _ in read_steps(directory) if number == 1) > step
+
+
+@pytest.mark.timeout(400)
+def test_launch_py_continues_from_commits(tmp_path, undisturbed):
+    directory = tmp_path / 'launch'
+    directory.mkdir()
+    command = job_command(BODY, 'launch.py', 2, 1, [directory, '--every', EVERY, '--pause', 0.2])
+    with start_command([*command[:2], '--reset-limit', '1', *command[2:]], body=BODY) as job:
+        wait_for_step(job, directory, 0, 7)
+        job.kill(worker_pid(job, 1))
+        result = job.wait(timeout=150).ok()
+    assert_same_weights(result, undisturbed)
+    assert 'restored from /proc/' in result.output
+    assert min(step for number, step, _ in read_steps(directory) if number == 1) in (6, 11)
 
 
 def test_a_step_that_always_fails_ends_the_job(tmp_path):

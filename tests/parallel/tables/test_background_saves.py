@@ -1,5 +1,4 @@
 """Saves in the background in jobs: the files are those of the step of the call, on servers and in split networks."""
-import filecmp
 import os
 
 import numpy as np
@@ -8,6 +7,7 @@ from lab.jobs import run_job
 
 import mxhybrid
 
+from ...helpers.checkpoints import assert_same_files
 from . import BODIES
 
 
@@ -33,11 +33,3 @@ def test_files_are_those_of_the_call(tmp_path, launcher, workers, servers):
     assert errors[0][1] == '00000001-step-2'
     with mxhybrid.checkpoint.open(str(tmp_path / 'last'), verify=True) as tables:
         assert tables.step == 1
-
-
-def assert_same_files(first, second):
-    compared = filecmp.dircmp(first, second)
-    assert compared.left_list == compared.right_list
-    for name in compared.subdirs:
-        assert_same_files(os.path.join(first, name), os.path.join(second, name))
-    assert filecmp.cmpfiles(first, second, compared.common_files, shallow=False)[1:] == ([], [])

@@ -1,4 +1,4 @@
-"""Workers with different numbers of batches: those that have none left take part with zeros, until all have joined."""
+"""Workers with different numbers of batches: a worker without batches takes part with zeros, until all have joined."""
 import numpy as np
 import pytest
 from lab.jobs import run_job
@@ -14,7 +14,7 @@ def alone(workers, *cases):
 
 @pytest.fixture(scope='module')
 def expected():
-    """One process, which trains on the joint batches of two workers."""
+    """Return the results of one process, which trains on the joint batches of two workers."""
     return alone(2)
 
 

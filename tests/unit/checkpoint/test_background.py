@@ -1,5 +1,4 @@
-"""Saves that are completed while training goes on: what they hold, how they fail, and how they end."""
-import filecmp
+"""Saves that are completed while training goes on: their files, their failures, and their end."""
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from mxhybrid import CheckpointError
 from mxhybrid.checkpoint import background, files, folder
 from mxhybrid.row_store.row_store import RowStore
 
+from ...helpers.checkpoints import assert_same_files
 from .test_dynamic_tables import BIG, Training
 
 
@@ -29,14 +29,6 @@ def gate(tmp_path, monkeypatch):
         return save(store, *arguments)
     monkeypatch.setattr(RowStore, 'save', save_later)
     return path
-
-
-def assert_same_files(first, second):
-    names = sorted(os.path.relpath(os.path.join(where, name), first)
-                   for where, _, names in os.walk(first) for name in names)
-    assert names == sorted(os.path.relpath(os.path.join(where, name), second)
-                           for where, _, names in os.walk(second) for name in names)
-    assert filecmp.cmpfiles(first, second, names, shallow=False) == (names, [], [])
 
 
 @pytest.mark.parametrize('memory', [0, 1 << 30])

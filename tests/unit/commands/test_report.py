@@ -55,9 +55,17 @@ def test_a_job_goes_on_behind_one_that_was_killed():
     assert [[step['step'] for step in run.steps] for run in runs] == [[1], [1, 2]] and broken == 1
 
 
+def test_commits_of_an_elastic_job_are_summed_up():
+    lines = [record(1), record(2, commit={'seconds': 0.25, 'bytes': 0, 'generation': 3}), record(3),
+             record(4, commit={'seconds': 0.75, 'bytes': 2000000, 'generation': 3})]
+    runs, _ = metrics_file.parse(lines, 'file')
+    assert 'commits     2 in generation 3: training waited for 500 ms, 750 ms at most; the largest had 2.0 MB' in (
+        lines_of(runs[0], True, 100))
+
+
 @pytest.mark.parametrize('lines, words', [
     ([record(1), '{"step": 2', '{}'], 'line 3'), (['[]'], 'line 1'), (['{"step": 1}'], 'line 1'),
-    ([record(1, network={'push': {'sent': 3}})], 'line 1'),
+    ([record(1, network={'push': {'sent': 3}})], 'line 1'), ([record(1, commit={'bytes': 3})], 'line 1'),
     ([record(1, routes={'allreduce': 3})], 'line 1'), ([record(1, wall='x')], 'line 1'), (['not json'], 'no step'),
     ([record(1, tables={'words': {'rows': 1, 'pushed': 1, 'pulled': 1}})], 'line 1')])
 def test_other_files_are_refused(lines, words):

@@ -22,12 +22,12 @@ def copy(source, target, secrets=('a', 'a'), generations=(3, 3)):
 
     def receive():
         sock, _ = server.accept()
-        results.append(receive_commits(sock, str(target), secrets[1], 1, generations[1]))
+        results.append(receive_commits(sock, str(target), secrets[1], generations[1]))
 
     thread = threading.Thread(target=receive)
     thread.start()
     try:
-        return send_commits(str(source), list(server.getsockname()), secrets[0], 0, 1, generations[0]), results
+        return send_commits(str(source), list(server.getsockname()), secrets[0], generations[0]), results
     finally:
         thread.join(30)
         server.close()

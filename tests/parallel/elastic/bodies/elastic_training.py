@@ -5,6 +5,7 @@ same sums, up to rounding.
 """
 import argparse
 import os
+import signal
 import time
 
 import mxnet as mx
@@ -13,6 +14,7 @@ from lab.reports import report
 from mxnet import autograd, gluon
 
 import mxhybrid
+from mxhybrid.checkpoint import files
 
 BATCH, ROWS, WIDTH = 24, 50, 4
 
@@ -53,6 +55,7 @@ def main():
     parser.add_argument('--pause', type=float, default=0.0)
     parser.add_argument('--fail-at', type=int, default=-1)
     parser.add_argument('--save-at', type=int, default=-1)
+    parser.add_argument('--die-in-commit', action='store_true')
     parser.add_argument('--checkpoints', action='store_true', help='no State: checkpoints on disk')
     arguments = parser.parse_args()
     store = mx.kv.create('hybrid')
@@ -72,6 +75,14 @@ def main():
         assert state.seen == BATCH * step
     print('worker %d of %d begins at step %d, restored from %s' % (
         store.rank, store.num_workers, step, restored and restored.path), flush=True)
+    if arguments.die_in_commit and state.generation == 0:
+        write_manifest = files.Writer._write_manifest
+
+        def die(writer, number, content):
+            if number > arguments.every:  # all other files of the second commit are written
+                os.kill(os.getpid(), signal.SIGKILL)
+            return write_manifest(writer, number, content)
+        files.Writer._write_manifest = die
     while step < arguments.steps:
         if step == arguments.fail_at:
             raise ValueError('step %d always fails' % step)

@@ -75,6 +75,7 @@ def train(case, store_of):
                             **({} if on_store is None else {'update_on_kvstore': on_store}))
     numeric = table in ('dynamic', 'collection')
     joined_steps = []
+    ids = np.arange(BATCH)
     for epoch, counts in enumerate(EPOCHS):
         for number in range(max(counts[:WORKERS]) if alone else counts[rank]):
             workers = [worker for worker in range(WORKERS) if number < counts[worker]] if alone else [rank]
@@ -84,6 +85,10 @@ def train(case, store_of):
                 loss = ((output.reshape(-1) - mx.nd.array(target)) ** 2).sum()
             loss.backward()
             trainer.step(BATCH * WORKERS if epoch != 1 else BATCH)
+        if not alone:  # gradients that no step has taken must not count
+            with autograd.record():
+                loss = net(ids if numeric else mx.nd.array(ids)).sum()
+            loss.backward()
         joined_steps.append(mxhybrid.join(trainer))
     ids = np.arange(ROWS)
     values = [param.data().asnumpy() for param in net.layers.collect_params().values()]

@@ -1,0 +1,89 @@
+"""The workload `recovery`: the cost of commits in memory, and the seconds from a kill to the first repeated step.
+
+An elastic job trains with a worker and a server on each emulated host.  It runs without commits, with a commit every
+`EVERY` steps, and then with a kill of a worker, of a server and of all processes of a host in its middle.
+"""
+import argparse
+import contextlib
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import mean
+from typing import Any, Callable, Dict, List, Optional
+
+from lab.cluster import EmulatedCluster
+
+from . import report
+
+NAME = 'recovery'
+EVERY = 10
+CASES = ('no commits', 'commits', 'worker killed', 'server killed', 'host killed')
+_BODY = Path(__file__).resolve().parent / 'recovery_worker.py'
+_MEGABYTES = 100.0
+
+
+def _steps(directory: str) -> List[List[float]]:
+    """Return generation, number and time of the steps so far."""
+    path = Path(directory) / 'steps'
+    return [list(map(float, line.split())) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _kill(cluster: Any, job: Any, case: str) -> None:
+    """Kill the second host's worker, its server, or all of its processes."""
+    host = cluster.hosts[1].namespace
+    pids = cluster.pids(host)
+    if case != 'host killed':
+        role = case.split()[0]
+        pids = [process.pid for process in job.processes(role) if process.pid in pids][:1]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 9)
+
+
+def measure(args: argparse.Namespace, case: str, hosts: int) -> Dict[str, Any]:
+    """Run a job; return the figures of a case."""
+    steps = args.warmup + EVERY * max(2, args.steps // EVERY)
+    kills = case.endswith('killed')
+    with tempfile.TemporaryDirectory() as directory, EmulatedCluster(hosts, args.mbit[0]) as cluster:
+        names = ','.join(host.name + ':1' for host in cluster.hosts)
+        command = [sys.executable, '-m', 'mxhybrid', 'run', '-np', str(hosts), '--min-np', str(hosts - 1), '-H', names,
+                   '--network-interface', 'e0', sys.executable, str(_BODY), directory, str(_MEGABYTES / args.shrink),
+                   str(steps), str(0 if case == 'no commits' else EVERY)]
+        with cluster.start(0, command, env=dict(args.env), body=_BODY) as job:
+            killed_s: Optional[float] = None
+            if kills:
+                job.wait_until(lambda: len(_steps(directory)) > args.warmup + EVERY + EVERY // 2, args.timeout, 'steps')
+                killed_s = time.time()
+                _kill(cluster, job, case)
+            output = job.wait(args.timeout).ok().output
+        made = _steps(directory)
+    times = [after[2] - before[2] for before, after in zip(made[args.warmup:], made[args.warmup + 1:])
+             if before[0] == after[0]]
+    figures: Dict[str, Any] = {'case': case, 'step_s': mean(times), 'longest_s': max(times)}
+    commits = re.search(r'after (\d+) commits of (.*)', output)
+    if commits is not None:
+        figures.update(commits=int(commits.group(1)), committed=commits.group(2))
+    if killed_s is not None:
+        last, again = (made[[step[0] for step in made].index(1) + offset] for offset in (-1, 0))
+        figures.update(recovery_s=again[2] - killed_s, lost=int(last[1] - again[1] + 1))
+    return figures
+
+
+def run(args: argparse.Namespace, say: Callable[[str], None]) -> List[Dict[str, Any]]:
+    """Measure all cases, and print the table; returns the figures for the JSON file."""
+    hosts = args.hosts[0]
+    print('%d hosts of a worker and a server each, %g Mbit/s, %g MB of weights and state'
+          % (hosts, args.mbit[0], _MEGABYTES / args.shrink), flush=True)
+    runs, cells = [], [['', 's/step', 'longest', 'commits', 'bytes', 'to the first repeated step: s', 'steps lost']]
+    for case in CASES:
+        runs.append(measure(args, case, hosts))
+        say('%s: %s' % (case, runs[-1]))
+        values = runs[-1]
+        cells.append([case, '%.3f' % values['step_s'], '%.3f' % values['longest_s'], str(values.get('commits', '-')),
+                      str(values.get('committed', '-')),
+                      '%.1f' % values['recovery_s'] if 'recovery_s' in values else '-', str(values.get('lost', '-'))])
+    print(report.align(cells), flush=True)
+    return runs
