@@ -54,12 +54,12 @@ def _with_headers(source, includes):
     return paths
 
 
-def remove_oldest(cache, kept):
+def remove_oldest(cache, max_count):
     """Delete object files but the most recently used ones; another build may do the same now."""
     times = {}
     for path in cache.glob('*.o'):
         with contextlib.suppress(FileNotFoundError):
             times[path] = path.stat().st_mtime
-    for path in sorted(times, key=times.get, reverse=True)[kept:]:
+    for path in sorted(times, key=times.get, reverse=True)[max_count:]:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()

@@ -3,7 +3,7 @@ import importlib
 from typing import Any
 
 from ..base.errors import InputError
-from .runtime.builder import SplitRequest, split_network
+from .runtime.builder import SplitArguments, split_network
 from .runtime.parallel_block import ParallelBlock
 
 #: The value of `plan` that makes :func:`parallelize` search for a plan.
@@ -64,7 +64,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         it, the cluster file has other hosts, no plan fits into their memory, or another worker has another plan.  All
         workers raise it.
     """
-    request = SplitRequest(net, data, batch_axis, dtype, input_grad, batch_norm, init, recompute)
+    request = SplitArguments(net, data, batch_axis, dtype, input_grad, batch_norm, init, recompute)
     if isinstance(plan, str) and plan == AUTOMATIC:
         # The planner is a higher folder, which is imported by its name and where it is needed.
         plan = importlib.import_module('mxhybrid.planner.automatic_plan').find(request, cluster, search_seconds)

@@ -20,7 +20,7 @@ from ..parallel.plans.recompute import recompute_patterns, recomputed_segments
 from ..parallel.plans.strategies import data_parallel
 from ..parallel.redistribution.recovery import recover
 from ..parallel.redistribution.worker_group import WorkerGroup, worker_group_of
-from ..parallel.runtime.builder import SplitRequest, split_network
+from ..parallel.runtime.builder import SplitArguments, split_network
 from ..parallel.runtime.input_shards import InputShards
 from ..parallel.runtime.network_outline import outline_of
 from ..parallel.sharding.box import shape_of
@@ -34,7 +34,7 @@ logger = get_logger(__name__)
 _STEPS, _WARM = 5, 2
 
 
-def find(request: SplitRequest, cluster: Any, search_seconds: Any) -> Plan:
+def find(request: SplitArguments, cluster: Any, search_seconds: Any) -> Plan:
     """Return the plan by which :func:`mxhybrid.parallelize` splits a network with ``plan='auto'`` (collective).
 
     All workers raise InputError if the arguments do not fit.
@@ -52,7 +52,7 @@ def find(request: SplitRequest, cluster: Any, search_seconds: Any) -> Plan:
         return _Automatic(request, network, workers, job.topology.memory_domains).choose(cluster, search_seconds)
 
 
-def _checked(request: SplitRequest, cluster: Any, search_seconds: Any) -> TracedNetwork:
+def _checked(request: SplitArguments, cluster: Any, search_seconds: Any) -> TracedNetwork:
     if request.batch_norm != 'joint':
         raise InputError("parallelize: batch_norm=%r does not work with plan='auto', which may split more than "
                          'samples: leave it out, or give a plan' % (request.batch_norm,))
@@ -69,7 +69,7 @@ def _checked(request: SplitRequest, cluster: Any, search_seconds: Any) -> Traced
 class _Automatic:
     """A search, and a trial of the plan that it finds (collective)."""
 
-    def __init__(self, request: SplitRequest, network: TracedNetwork, workers: WorkerGroup, places: Any):
+    def __init__(self, request: SplitArguments, network: TracedNetwork, workers: WorkerGroup, places: Any):
         self._request, self._network, self._workers, self._places = request, network, workers, places
 
     def choose(self, cluster: Any, seconds: float) -> Plan:
@@ -134,7 +134,7 @@ class _Automatic:
     def _try(self, plan: Plan) -> float:
         """Return the seconds of a step by a plan, on the slowest worker, with a copy of the network."""
         request = self._request
-        net = split_network(SplitRequest(_Copy(self._network, request.net), request.data, request.batch_axis,
+        net = split_network(SplitArguments(_Copy(self._network, request.net), request.data, request.batch_axis,
                                          request.dtype), plan)
         seconds = self._step_seconds(net, net.local_inputs)
         net.release()

@@ -54,12 +54,12 @@ class ParameterServers:
     workers call it.
     """
 
-    def __init__(self, client: Optional[Client], place: Place, barrier: Callable[[], Any], trace: AnyRecorder,
+    def __init__(self, client: Optional[Client], worker_place: Place, barrier: Callable[[], Any], trace: AnyRecorder,
                  encode_command: Callable[[str, Dict[str, Any]], str], deliveries: Deliveries):
         self.trace, self._encode_command, self.deliveries, self.client = trace, encode_command, deliveries, client
         #: The link that carries this worker's rows.
         self.link: Union[PsLiteLink, Lane] = PsLiteLink(client)
-        self.rank, self.num_workers, self.num_servers, self.initialiser, first_key = place
+        self.rank, self.num_workers, self.num_servers, self.initialiser, first_key = worker_place
         self.is_root = self.rank == 0
         self.barrier = barrier
         self.keys = KeyPool(self.num_servers, first_key)

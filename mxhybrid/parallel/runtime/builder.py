@@ -31,7 +31,7 @@ logger = get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class SplitRequest:
+class SplitArguments:
     """A network to split: arguments of :func:`mxhybrid.parallelize`."""
 
     net: Any
@@ -44,7 +44,7 @@ class SplitRequest:
     recompute: Any = None
 
 
-def split_network(request: SplitRequest, plan: Any, tell: bool = True) -> ParallelBlock:
+def split_network(request: SplitArguments, plan: Any, tell: bool = True) -> ParallelBlock:
     """Split a network by a given plan; errors are those of :func:`mxhybrid.parallelize`.
 
     Worker 0 logs the split, if `tell`.
@@ -58,7 +58,7 @@ def split_network(request: SplitRequest, plan: Any, tell: bool = True) -> Parall
     return parallel
 
 
-def _agreed_split(request: SplitRequest, plan: Any) -> Tuple[SplitNetwork, int]:
+def _agreed_split(request: SplitArguments, plan: Any) -> Tuple[SplitNetwork, int]:
     """Return the split, once all workers have the same one, and a random seed that is the same on all (collective).
 
     If worker 0 has an `init`, the seed is -1: initial values are drawn first, as in one process.

@@ -29,7 +29,7 @@ COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True
 
 
 class ProgramSpec(NamedTuple):
-    """What the programs of all ranks compute together."""
+    """The computation that the programs of all ranks make together."""
 
     shards: NetworkShards
     #: The box of each data input that each rank is given.

@@ -11,7 +11,7 @@ from ...kvstore.hybrid import Hybrid
 from ...kvstore.weight_shards import set_shard
 from ...parallel.plans.strategies import data_parallel
 from ...parallel.redistribution.worker_group import WorkerGroup
-from ...parallel.runtime.builder import SplitRequest, split_network
+from ...parallel.runtime.builder import SplitArguments, split_network
 from ...parallel.runtime.sharded_parameters import ShardedWeight
 from ...parallel.sharding.box import Box
 from ..task_graph.gradient_buckets import BUCKET_BYTES
@@ -100,7 +100,7 @@ class ScriptSteps:
         for number in range(layers - self.LEAST_LAYERS):
             net.add(gluon.nn.Dense(_UNITS, in_units=_UNITS if number else channels * height * width))
         net.initialize(mx.init.Zero(), ctx=mx.cpu())
-        self._net = split_network(SplitRequest(net, (workers.size * _SAMPLES, *_IMAGE)), data_parallel(), tell=False)
+        self._net = split_network(SplitArguments(net, (workers.size * _SAMPLES, *_IMAGE)), data_parallel(), tell=False)
         self._trainer = gluon.Trainer(self._net.collect_params(), OPTIMIZER, dict(SETTINGS), kvstore=Hybrid(),
                                       update_on_kvstore=False)
         self._data: Any = mx.nd.ones((_SAMPLES, *_IMAGE), ctx=mx.cpu())
