@@ -187,7 +187,18 @@ def test_files_that_pages_name(name):
 
 def test_benchmark():
     """Workloads and contenders are listed, all of them, with the sizes that they have."""
-    from lab.benchmark import cli, launching, layers, model_steps, pipeline, plans, recovery, tables, training, workloads
+    from lab.benchmark import (
+        cli,
+        launching,
+        layers,
+        model_steps,
+        pipeline,
+        plans,
+        recovery,
+        tables,
+        training,
+        workloads,
+    )
 
     assert [row[0].strip('`') for row in table('`--contenders`')] == list(launching.CONTENDERS)
     listed = {row[0].strip('`'): row for row in table('`--workload`')}
