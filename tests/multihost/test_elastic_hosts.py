@@ -135,12 +135,12 @@ def test_a_host_that_is_cut_off_comes_back(tmp_path):
             job.wait_until(lambda: len(steps()) > 20, 120, 'step 20')
             run('ip', '-n', cluster.switch, 'link', 'set', 'port2', 'down')
             job.wait_for_output('generation 1: 2 workers on hosta:1, hostb:1', timeout=90)
-            made = len(steps())
-            job.wait_until(lambda: len(steps()) > made, 90, 'a step of two hosts')
+            steps_made = len(steps())
+            job.wait_until(lambda: len(steps()) > steps_made, 90, 'a step of two hosts')
             run('ip', '-n', cluster.switch, 'link', 'set', 'port2', 'up')
             job.wait_for_output('generation 2: 3 workers on hosta:1, hostb:1, hostc:1', timeout=120)
             job.wait(timeout=200).ok()
         cluster.assert_idle()
-    made = [entry['step'] for entry in steps()]
-    assert sorted(set(made)) == list(range(1, max(made) + 1))
-    assert len(made) - len(set(made)) <= 10 and made[-1] == max(made)
+    steps_made = [entry['step'] for entry in steps()]
+    assert sorted(set(steps_made)) == list(range(1, max(steps_made) + 1))
+    assert len(steps_made) - len(set(steps_made)) <= 10 and steps_made[-1] == max(steps_made)

@@ -59,15 +59,15 @@ def measure(args: argparse.Namespace, case: str, hosts: int) -> Dict[str, Any]:
                 killed_s = time.time()
                 _kill(cluster, job, case)
             output = job.wait(args.timeout).ok().output
-        made = _steps(directory)
-    times = [after[2] - before[2] for before, after in zip(made[args.warmup:], made[args.warmup + 1:])
+        steps_made = _steps(directory)
+    times = [after[2] - before[2] for before, after in zip(steps_made[args.warmup:], steps_made[args.warmup + 1:])
              if before[0] == after[0]]
     figures: Dict[str, Any] = {'case': case, 'step_s': mean(times), 'longest_s': max(times)}
     commits = re.search(r'after (\d+) commits of (.*)', output)
     if commits is not None:
         figures.update(commits=int(commits.group(1)), committed=commits.group(2))
     if killed_s is not None:
-        last, again = (made[[step[0] for step in made].index(1) + offset] for offset in (-1, 0))
+        last, again = (steps_made[[step[0] for step in steps_made].index(1) + offset] for offset in (-1, 0))
         figures.update(recovery_s=again[2] - killed_s, lost=int(last[1] - again[1] + 1))
     return figures
 

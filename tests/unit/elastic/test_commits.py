@@ -46,7 +46,7 @@ def contents(path):
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob('*') if file.is_file()}
 
 
-def test_a_copy_has_the_new_commits_and_no_old_ones(folders):
+def test_a_copy_has_new_commits_and_no_old_ones(folders):
     source, target = folders
     sent, results = copy(source, target)
     assert contents(source) == contents(target) and results == [True]
