@@ -8,7 +8,7 @@ from . import npy_files
 from .table_files import Part, TableDescription, columns_of
 
 #: Rows that are merged at a time, over all parts, and their bytes, unless that is less than a row of each part.
-MERGED_ROWS, MERGED_BYTES = 1 << 18, 16 << 20
+MERGED_ROWS, MERGED_BYTES = 1 << 18, 8 << 20
 
 #: The parts that each checkpoint has of a table, from new to old.
 Layers = Sequence[Sequence[Part]]

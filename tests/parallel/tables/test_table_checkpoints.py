@@ -1,4 +1,6 @@
 """Checkpoints of dynamic tables in jobs: training that is resumed, anywhere, equals training in one process."""
+import os
+
 import numpy as np
 import pytest
 from lab.jobs import run_job
@@ -62,6 +64,30 @@ def assert_same_training(alone, result, directory):
                 keys = np.concatenate([keys for keys, _ in expected[name].pieces()])
                 np.testing.assert_array_equal(np.concatenate([keys for keys, _ in tables[name].pieces()]), keys)
                 np.testing.assert_allclose(tables[name].rows(keys), expected[name].rows(keys), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('case', ['adam', 'expiry', 'admission'])
+def test_copies_of_a_job_are_its_rows(together, tmp_path, case):
+    """Changes applied to a copy of the first checkpoint, and an export, have the rows of the last one, and no other."""
+    directory = os.path.join(together[1], case)
+    first, *_, last = sorted(name for name in os.listdir(directory) if not name.startswith('.'))
+    with mxhybrid.checkpoint.open(os.path.join(directory, first)) as tables:
+        copy = {key: row.tobytes() for keys, rows in tables['users'].pieces() for key, row in zip(keys.tolist(), rows)}
+    keys_before = set(copy)
+    with mxhybrid.checkpoint.changes(directory, 'users', first, batch_rows=7) as changed:
+        assert (changed.name, changed.step) == (last, 5)
+        for batch in changed:
+            copy.update(zip(batch.keys.tolist(), map(bytes, batch.rows)))
+            for key in batch.removed.tolist():
+                copy.pop(key, None)
+    exported = mxhybrid.checkpoint.export(directory, tmp_path / 'exported', 'users')
+    keys, rows = (np.load(os.path.join(exported, 'table-00000', name)) for name in ('keys.npy', 'rows.npy'))
+    assert copy == {key: row.tobytes() for key, row in zip(keys.tolist(), rows)}
+    with mxhybrid.checkpoint.open(directory) as tables:
+        np.testing.assert_array_equal(tables['users'].rows(keys), rows)
+        assert tables['users'].contains(keys).all() and len(tables['users']) == len(keys)
+        gone = np.array(sorted(keys_before - set(keys.tolist())), np.int64)
+        assert not tables['users'].contains(gone).any() and (case != 'expiry' or len(gone))
 
 
 @pytest.mark.parametrize('launcher, workers, servers, partitions, source', [
