@@ -85,7 +85,7 @@ TASKS: Dict[str, Task] = {task.name: task for task in (
     _LM, replace(_LM, name='train_news', words=60000, corpus='news'),
     _DLRM, replace(_DLRM, name='train_movielens', corpus='movielens'),
     Task('train_resnet50', 'resnet50', 'images', 4, 'sgd',
-         (('learning_rate', 0.02), ('momentum', 0.9), ('wd', 1e-4)), width=224, words=1000),
+         (('learning_rate', 0.001), ('momentum', 0.9), ('wd', 1e-4)), width=224, words=1000),
     Task('train_gpt', 'gpt', 'words', 4, 'adam', (('learning_rate', 1e-4),), times=128, words=14000, width=512,
          corpus='news'))}
 

@@ -82,6 +82,9 @@ class Models:
         reasons = dict.fromkeys(_EXCHANGE_ONLY, 'it only times an exchange')
         if not self._task.tables:
             reasons['horovod_gather'] = 'without tables it is the same as horovod_dense'
+        if self._task.kind == 'resnet50':
+            # "We can't generate TBlob for MKLDNN data"
+            reasons['horovod_dense'] = 'Horovod cannot read gradients of convolutions in the layout of oneDNN'
         if not self._args.torch_python:
             reasons['torch_sharded'] = 'no --torch-python was given'
         return reasons

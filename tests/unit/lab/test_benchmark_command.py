@@ -53,7 +53,7 @@ def test_dense_tables_are_left_out_where_memory_is_short(monkeypatch):
 
 
 def test_models_have_their_published_width_where_memory_allows(monkeypatch):
-    """One width for all numbers of hosts; it is halved until the job fits, at most three times."""
+    """Halve the width until the job fits, at most three times; it is the same for all numbers of hosts."""
     args = cli.parse(['--hosts', '1,4', '--workers', '2'])
     widths = []
     for free in (1e12, 12e9, 7e9, 1e9):
