@@ -63,6 +63,7 @@ def send_commits(path: str, address: List[Any], secret: str, generation: int) ->
                 for file, _ in files:
                     with open(os.path.join(path, name, file), 'rb') as source:
                         sock.sendfile(source)
+            sock.shutdown(socket.SHUT_WR)
             problem = _read_line(stream)['problem']
             if problem:
                 raise CopyError(problem)
@@ -90,6 +91,8 @@ def receive_commits(sock: socket.socket, path: str, secret: str, generation: int
             except (OSError, CopyError) as error:
                 problem = str(error)
             _write_line(sock, {'problem': problem})
+            while problem and stream.read(1 << 20):
+                pass  # a close with unread bytes would reset the connection before the other side has read the line
             return not problem
         except (OSError, ValueError, KeyError, TypeError, CopyError):
             return False
