@@ -123,7 +123,8 @@ def wrong_keys(monkeypatch, path):
     (full, {'to': 'parquet'}, CheckpointError, 'cannot export to .*exported: .*File too large'),
     (full, {'to': 'safetensors'}, CheckpointError, 'cannot export to .*exported: .*File too large'),
     (no_pyarrow, {'to': 'parquet'}, SettingError, 'needs the package pyarrow .*: pip install pyarrow'),
-    (wrong_keys, {}, CheckpointError, r'keys.npy has an array of uint64 of shape \(\d+,\), not of int64')], ids=str)
+    (wrong_keys, {}, CheckpointError, r'keys.npy has an array of uint64 of shape \(\d+,\), not of int64')],
+    ids=lambda value: getattr(value, '__name__', str(value)))
 def test_errors_leave_nothing(tmp_path, monkeypatch, change, keywords, kind, message):
     table = Table()
     table.version = 70000  # in each row
