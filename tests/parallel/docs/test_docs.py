@@ -43,7 +43,7 @@ def check_training(env, words, folder):
     partitions = ['8', '2'] if 'MXHYBRID_PARTITIONS' in env else [str(len(servers.split(',')))] * 2
     assert [weights[3:5], gradients[3:5]] == [[count, servers] for count in partitions]
     if 'scripts/launch.py' in words:
-        sample = next(text for language, text in BLOCKS if language == 'text' and 'pulled/step' in text)
+        sample = next(text for language, text in BLOCKS if language == 'text' and 'net_bins_weight' in text)
         # launch.py puts the rank before each line, except those before the workers have joined.
         assert sample in re.sub(r'(?m)^\[0\]<std(out|err)>:', '', output), (
             'docs/observing.md shows another report than the example prints')

@@ -19,7 +19,6 @@ from lab import jobs
 from lab.launchers import REPOSITORY
 
 import mxhybrid
-from mxhybrid.checkpoint.folder import names
 from mxhybrid.planner.cluster.cluster_spec import Host, save
 
 from ...helpers.planned_networks import cluster
@@ -174,23 +173,21 @@ def test_a_network_is_served_while_a_job_trains_it(tmp_path):
         return jobs.start_job(REPOSITORY / 'examples' / command[0], command[1], args=command[4] + list(args),
                               env=environment(), cwd=tmp_path)
 
-    training = start(SERVED[0], '--drawn', *SMALL['click_prediction.py'], '--save-every', '5')
-    with training as job:
-        deadline = time.monotonic() + 100
-        while not checkpoints.is_dir() or not names(str(checkpoints)):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        with start(SERVED[1], '--port', '0', '--reload-seconds', '0.2') as server:
-            server.wait_for_output('serving step', 60)
-            client = Client(re.search(r'http://(\S+)', server.output).group(1))
-            steps = [client.ask('/predict', {'features.rows': keys})['step']]
-            while steps[-1] < 80:
+    options = ['--drawn', *SMALL['click_prediction.py'], '--save-every', '5']
+    with start(SERVED[0], *options) as first:  # 80 steps
+        first.wait(timeout=100).ok()
+    with start(SERVED[1], '--port', '0', '--reload-seconds', '0.2') as server:
+        server.wait_for_output('serving step', 60)
+        client = Client(re.search(r'http://(\S+)', server.output).group(1))
+        steps, deadline = [client.ask('/predict', {'features.rows': keys})['step']], time.monotonic() + 100
+        with start(SERVED[0], *options, '--resume', '--epochs', '3') as job:
+            while steps[-1] < 240:
                 answer = client.ask('/predict', {'features.rows': keys})
                 rows = client.ask('/rows', {'features': keys})['rows']['features']
                 assert np.isfinite(answer['outputs']).all() and np.shape(rows) == (3, 26, 9)
                 steps.append(answer['step'])
                 assert time.monotonic() < deadline
-            assert steps == sorted(steps) and len(set(steps)) > 2
+            assert steps == sorted(steps) and steps[0] == 80 and len(set(steps)) > 2
             job.wait(timeout=100).ok()
             with mxhybrid.checkpoint.open(checkpoints) as tables:
                 stored = np.concatenate([keys for keys, _ in tables['features'].pieces()])[:78].reshape(3, 26)
@@ -199,7 +196,7 @@ def test_a_network_is_served_while_a_job_trains_it(tmp_path):
                 np.testing.assert_allclose(answer['outputs'][0], expected, rtol=1e-4, atol=1e-5)
                 rows = client.ask('/rows', {'features': stored.tolist()})['rows']['features']
                 np.testing.assert_array_equal(np.float32(rows), tables['features'].rows(stored))
-            assert client.ask('/')['step'] == 80 and client.ask('/')['age_s'] >= 0
+            assert client.ask('/')['step'] == 240 and client.ask('/')['age_s'] >= 0
             for path, request, status, message in [
                     ('/predict', {'rows': 1}, 400, "inputs ['rows']: give ['features.rows']"),
                     ('/rows', {'items': [1]}, 400, "has no 'items'"), ('/rows', {'features': [0.5]}, 400, 'integers'),
