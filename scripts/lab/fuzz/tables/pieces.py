@@ -270,7 +270,7 @@ class Training:
             for number, block in enumerate(self.net.tables):
                 if self.is_dynamic(number):
                     stored = tables[names[id(block.weight)]]
-                    pieces = list(layers.merged(stored._layers, stored._description))
+                    pieces = list(layers.merged(stored.layers, stored.description))
                     self.look_at_saved(number, [key for keys, _ in pieces for key in keys], [
                         np.concatenate([columns[name][row] for name in ('rows', 'state0', 'state1') if name in columns])
                         for keys, columns in pieces for row in range(len(keys))])
