@@ -21,7 +21,8 @@ _LIBC = ctypes.CDLL(None)
 def work_on_copy(work: Callable[[], Any], result: str) -> None:
     """Start ``work()`` in a forked process, which writes its JSON value into the file `result` and ends.
 
-    If ``work`` raises an error, or the process is killed, the value is {'error': text}.  The file appears complete.
+    If ``work`` raises an error, or the process is killed, the value is {'error': text}.  The file appears complete; it
+    is empty if its disk has no room for the value.
     The process is killed when this one ends.  It has the calling thread alone, so `work` must not wait for others.
     """
     parent = os.getpid()
@@ -52,9 +53,13 @@ def _watch(pid: int, result: str) -> None:
 
 
 def _write(path: str, value: Any) -> None:
-    with open(path + '.part', 'w') as file:
-        json.dump(value, file)
-    os.rename(path + '.part', path)
+    part = path + '.part'
+    try:
+        with open(part, 'w') as file:
+            json.dump(value, file)
+    except OSError:
+        os.truncate(part, 0)
+    os.rename(part, path)
 
 
 def _close_sockets() -> None:

@@ -157,7 +157,7 @@ class TableSave:
                     raise CheckpointError('%s was removed while the checkpoint was written' % directory)
                 time.sleep(_POLL_S)
             with open(report, 'rb') as file:
-                written = json_text.parse(file.read())
+                written = json_text.parse(file.read() or b'{"error": "the disk is full"}')
             problem = problem or written.pop('error', '')
             for name, path in self._paths.items():
                 self._results.setdefault(name, {}).update(written.get(path, {}))

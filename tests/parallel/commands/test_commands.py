@@ -54,8 +54,8 @@ def test_selftest():
     with jobs.start_command(MXHYBRID + ['selftest', '-np', '2']) as job:
         result = job.wait(timeout=250).ok()
     lines = [line.split() for line in result.output.splitlines() if line.strip().startswith('[')]
-    assert [(line[0], line[1]) for line in lines] == [('[X]', 'python'), ('[X]', 'horovodrun'), ('[X]', 'launch.py')]
-    assert result.output.count(' sent, ') == 2 and 'the results of all jobs are right' in result.output
+    assert [line[:2] for line in lines] == [['[X]', name] for name in ('python', 'horovodrun', 'mxhybrid', 'launch.py')]
+    assert result.output.count(' sent, ') == 3 and 'the results of all jobs are right' in result.output
 
 
 def test_selftest_says_what_failed(tmp_path):

@@ -1,5 +1,6 @@
 """Saves that are completed while training goes on: their files, their failures, and their end."""
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -103,15 +104,21 @@ def test_failure_is_raised_once_by_the_next_call(tmp_path, monkeypatch, messages
     assert training.save(str(tmp_path), 4, delta=True) == str(tmp_path / '00000001-step-4')
 
 
-def test_error_of_a_copy_is_named(tmp_path, monkeypatch):
+@pytest.mark.parametrize('can_write', [True, False])
+def test_error_of_a_copy_is_named(tmp_path, monkeypatch, can_write):
+    """Where the disk has no room for the error either, worker 0 learns of it all the same."""
     training, parent = Training(), os.getpid()
     training.fit(0, 2)
 
     def fail(store, *_):
-        raise OSError(28, 'No space left on device' if os.getpid() != parent else 'in the parent')
+        assert os.getpid() != parent
+        if not can_write:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        raise OSError(28, 'No space left on device')
     monkeypatch.setattr(RowStore, 'save', fail)
     training.save(str(tmp_path), 2, wait=False)
-    with pytest.raises(CheckpointError, match='rows of dynamic tables cannot be saved: OSError.*No space left'):
+    cause = 'OSError.*No space left' if can_write else 'the disk is full'
+    with pytest.raises(CheckpointError, match='rows of dynamic tables cannot be saved: ' + cause):
         mxhybrid.checkpoint.wait()
 
 

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 from mxnet.gluon import nn
 
-from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.plans.strategies import data_parallel, grid
 from mxhybrid.parallel.sharding.split import Split
 from mxhybrid.planner.planner import Planner
-from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.task_graph.array_layouts import ArrayLayouts
 from tests.helpers.planned_networks import Times, cluster
 
@@ -117,8 +115,7 @@ def test_channels_have_statistics_of_their_own():
     planner = make_planner(Net('relu'))
     relu = next(operator for operator in planner.graph.computing if operator.op == 'Activation')
     by_samples = planner.splits(data_parallel())[relu.number]
-    layouts = ArrayLayouts(planner.model.dataflow, planner._conversions(ProfileKeys(planner.graph, collectives()),
-                                                                        False))
+    layouts = ArrayLayouts(planner.model.dataflow, planner._times(planner.graph, False).conversions)
     assert layouts.is_part_of_norm(relu.number, by_samples)
     assert not layouts.is_part_of_norm(relu.number, Split((1, 2, 1, 1), (0, 1)))
 
