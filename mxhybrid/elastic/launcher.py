@@ -259,12 +259,12 @@ class ElasticLauncher:
         if time.monotonic() > self._last_ping + _PING_S / 2:
             self._last_ping = time.monotonic()
             self._keepers.tell_all('ping')
-        try:
-            kind, source, value = self._events.get(timeout=max(0.0, min(seconds, _PING_S)))
-        except queue.Empty:
             if self._process is not None:
                 self._look_for_hosts()  # the pause of a host may have ended
                 self._replace_keepers()
+        try:
+            kind, source, value = self._events.get(timeout=max(0.0, min(seconds, _PING_S / 2)))
+        except queue.Empty:
             return
         if kind == 'ended' and source is self._process:
             self._status = value
