@@ -247,11 +247,12 @@ def test_changes():
 
 
 def test_results():
-    """The ratio after each figure of the README's table compares it with the first figure."""
-    for _, _, ours, *others in table('setting'):
-        for figure, ratio in (re.fullmatch(r'([\d.]+) \(([\d.]+)x\)', cell).groups() for cell in others):
-            assert ratio == '%.1f' % (float(figure) / float(ours))
-    assert len(table('setting')) > 5
+    """In each row of the README's table of training, the highest figure is bold, and no other one."""
+    rows = table('hosts, link')
+    for _, *cells in rows:
+        figures = [float(cell.strip('*')) for cell in cells]
+        assert [cell.startswith('**') for cell in cells] == [figure == max(figures) for figure in figures]
+    assert len(rows) == 3
 
 
 def test_cluster_file():
