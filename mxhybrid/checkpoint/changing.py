@@ -6,6 +6,7 @@ from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Type, Union
 import numpy as np
 
 from ..base.errors import CheckpointError, InputError
+from ..row_store.row_files import widened
 from . import folder, layers
 from .read_only import OpenCheckpoint, ReadOnlyTable, open_checkpoint
 
@@ -61,7 +62,7 @@ class Changes:
         later = self._tables[0]
         for keys, columns in layers.merged(later.layers if self._deltas is None else self._deltas,
                                            later.description, ('rows',)):
-            rows = columns['rows']
+            rows = widened(columns['rows'], later.dtype)
             for earlier in self._tables[1:]:
                 rows_before = np.zeros_like(rows)
                 has_row = layers.find_rows(earlier.layers, keys, 'rows', rows_before)

@@ -21,7 +21,7 @@ from ..kvstore.trainer_tables import tables_split_off
 from ..native import trainers
 from ..native.optimizer_state import counts_of, maker_of, rates_of, state_arrays
 from ..native.optimizers import name_of
-from ..row_store.row_files import MORE_SLOTS, WAITING_FILES, Marks, remove_parts
+from ..row_store.row_files import MORE_SLOTS, WAITING_FILES, Marks, remove_parts, widened
 from ..row_store.row_store import FirstValues
 from . import files, npy_files, table_files
 from .collect import PIECE_BYTES as _PIECE_BYTES, Item
@@ -342,6 +342,8 @@ def _rows_of(reader: Reader, name: str, description: TableDescription, column: s
         for first in range(0, len(keys) if column in columns else 0, piece_rows):
             order = first + np.argsort(keys[first:first + piece_rows])
             values = columns[column][order]
+            if column == 'rows':
+                values = widened(values, description.dtype)
             rows = np.zeros((len(order), description.width), description.dtype)
             rows.view(np.uint8)[:, :values[0].nbytes] = values.reshape(len(order), -1).view(np.uint8)
             yield keys[order], rows

@@ -22,6 +22,7 @@ import numpy as np
 
 from ..base.errors import CheckpointError, InputError, SettingError
 from ..base.files import sync_directory, write_atomically
+from ..row_store.row_files import widened
 from . import folder, layers, leftovers, table_files
 from .read_only import DEFAULT_KEY, OpenCheckpoint, ReadOnlyArray, ReadOnlyTable, open_checkpoint
 from .reader import MANIFEST, safetensors, shard_file
@@ -214,7 +215,8 @@ def _of_the_table(table: Union[ReadOnlyTable, ReadOnlyArray]) -> Dict[str, Any]:
     if isinstance(table, ReadOnlyArray):
         return {'trained_dtype': table.dtype.name, 'shape': list(table.shape)}
     admits = table.description.options.get('admit', 1) > 1
-    return {'trained_dtype': table.dtype.name, 'first_values': table.description.first_values,
+    return {'trained_dtype': table.dtype.name, 'row_dtype': table.description.options.get('row_dtype', ''),
+            'first_values': table.description.first_values,
             'default_key': int(DEFAULT_KEY) if admits else None}
 
 
@@ -236,7 +238,7 @@ def _write_table(path: str, table: Union[ReadOnlyTable, ReadOnlyArray], to: str,
     total = 0
     with FORMATS[to](path, columns) as file:
         for keys, piece in pieces:
-            piece.update(_converted(table.name, keys, piece['rows'], kind))
+            piece.update(_converted(table.name, keys, widened(piece['rows'], table.dtype), kind))
             file.append(keys, piece)
             total += len(keys)
             progress(table.name, len(keys))

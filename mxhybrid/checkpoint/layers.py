@@ -4,6 +4,7 @@ from typing import Any, Container, Dict, Iterator, List, Optional, Sequence, Tup
 
 import numpy as np
 
+from ..row_store.row_files import widened
 from . import npy_files
 from .table_files import Part, TableDescription, columns_of
 
@@ -43,7 +44,7 @@ def find_rows(layers: Layers, keys: np.ndarray, column: str, out: np.ndarray) ->
         decided = np.zeros(len(open_places), bool)
         for part in layer:
             places, rows = _search(part.keys, keys[open_places])
-            out[open_places[places]] = part.columns[column][rows]
+            out[open_places[places]] = widened(part.columns[column][rows], out.dtype)
             has_row[open_places[places]] = True
             decided[places] = True
         for part in layer:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..base.errors import CheckpointError, InputError
 from ..base.log import get_logger
+from ..row_store.row_files import narrowed, widened
 from . import folder, layers, manifest, tensor_files
 from .npy_files import FormatError
 from .philox import fill_first_values
@@ -63,7 +64,8 @@ class ReadOnlyTable:
         if not has_row.all():
             first = np.empty((len(keys.reshape(-1)) - int(has_row.sum()), self.width), self.dtype)
             fill_first_values(self.description.first_values, self._as_read(ordered[~has_row]), first)
-            found_rows[~has_row] = first
+            kept = narrowed(first, self.description.kept_dtype)
+            found_rows[~has_row] = widened(kept, self.dtype)
         result = np.empty_like(found_rows)
         result[order] = found_rows
         return result.reshape(keys.shape + (self.width,))
@@ -90,7 +92,7 @@ class ReadOnlyTable:
     def pieces(self) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
         """Yield all stored rows in the order of their keys, in pieces: keys and rows."""
         for keys, columns in layers.merged(self.layers, self.description, ('rows',)):
-            yield keys, columns['rows']
+            yield keys, widened(columns['rows'], self.dtype)
 
     def __len__(self) -> int:
         """Return the number of stored rows; it takes time if there are deltas."""

@@ -26,7 +26,7 @@ import numpy as np
 
 from ..base.file_digest import FileDigest, is_record
 from ..base.files import sync_directory
-from ..row_store.row_files import WAITING_FILES
+from ..row_store.row_files import WAITING_FILES, kept_dtype
 from . import npy_files
 from .npy_files import ArrayWriter, FormatError
 
@@ -51,7 +51,7 @@ class TableDescription(NamedTuple):
     rows: Optional[int]
     #: {'kind': 'zero', 'constant', 'uniform' or 'normal', 'value': float, 'seed': int}
     first_values: Dict[str, Any]
-    #: Bounds of the table: 'admit', 'capacity', 'expire_after', 'evict'.
+    #: Options of the table: 'admit', 'capacity', 'expire_after', 'evict', 'row_dtype'.
     options: Dict[str, Any]
     #: Number of pushes so far.
     updates: int
@@ -59,6 +59,11 @@ class TableDescription(NamedTuple):
     state_widths: List[int]
     #: The clock by which the ages of rows are counted, see ``row_store/src/store/row_store.h``.
     clock: int
+
+    @property
+    def kept_dtype(self) -> np.dtype:
+        """The type of the rows in files."""
+        return kept_dtype(self.dtype, self.options.get('row_dtype', ''))
 
     def as_json(self) -> Dict[str, Any]:
         """Return the description as a JSON value."""
@@ -87,8 +92,8 @@ class Part:
         widths[_ROWS] = description.width
         for name in entry['files']:
             if name in widths:
-                self.columns[name] = _mapped(path, name, entry, np.dtype(description.dtype),
-                                             (entry['rows'], widths[name]))
+                dtype = description.kept_dtype if name == _ROWS else np.dtype(description.dtype)
+                self.columns[name] = _mapped(path, name, entry, dtype, (entry['rows'], widths[name]))
             elif name not in (_KEYS, _REMOVED, *dict(WAITING_FILES)):
                 self.columns[name] = _mapped(path, name, entry, None, (entry['rows'],))
         missing = sorted(set(widths) - set(self.columns))
@@ -153,7 +158,7 @@ class PartWriter:
 
 def columns_of(description: TableDescription) -> Dict[str, Tuple[Any, Optional[int]]]:
     """Return dtype and width of the columns that every part of a table has."""
-    columns: Dict[str, Tuple[Any, Optional[int]]] = {_ROWS: (np.dtype(description.dtype), description.width)}
+    columns: Dict[str, Tuple[Any, Optional[int]]] = {_ROWS: (description.kept_dtype, description.width)}
     for slot, width in enumerate(description.state_widths):
         columns['state%d' % slot] = np.dtype(description.dtype), width
     return columns

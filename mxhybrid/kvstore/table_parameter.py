@@ -13,7 +13,7 @@ from mxnet.gluon.parameter import Parameter
 
 from ..base.errors import InputError
 from ..lane.keyed_rows import KeyedRows, distinct_keys
-from ..row_store.row_store import DTYPES, FirstValues, RowStoreOptions, check_capacity
+from ..row_store.row_store import DTYPES, FirstValues, RowStoreOptions, check_capacity, check_row_dtype
 from ..telemetry.traffic import Traffic
 from .ids import checked_ids
 from .local_table import LocalTable
@@ -42,7 +42,7 @@ class TableParameter(Parameter):
         float32 or float64.
     init : mxnet.initializer.Initializer or str, optional
     options : dict
-        Options of :class:`mxhybrid.row_store.row_store.RowStore`: admit, capacity, expire_after, evict.
+        Options of :class:`mxhybrid.row_store.row_store.RowStore`: admit, capacity, expire_after, evict, row_dtype.
 
     Notes
     -----
@@ -60,8 +60,9 @@ class TableParameter(Parameter):
         self.rows, self.width = rows, int(width)
         #: Options of the rows' store.
         RowStoreOptions(**options).check(name + ': ')
-        self.options: Dict[str, Any] = {option: value if option == 'evict' else int(value)
+        self.options: Dict[str, Any] = {option: value if isinstance(value, str) else int(value)
                                         for option, value in options.items()}
+        check_row_dtype(name + ': ', self.dtype, self.options.get('row_dtype', ''))
         # The directory of rows that are in files in this process, and their resident bytes.
         self._storage = '', 0
         self._first_values: Optional[FirstValues] = None

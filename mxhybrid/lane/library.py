@@ -26,7 +26,7 @@ _FUNCTIONS = {
     'agent_add_worker': (INT, [POINTER, U32, INT]),
     'agent_add_table': (INT, [POINTER, U32] + _SHAPE),
     'agent_add_dynamic_table': (INT, [POINTER, U32, ctypes.c_char_p] + _DYNAMIC_SHAPE + [
-        U32, ctypes.c_double, U64, U32, U64, U64, INT, ctypes.c_char_p, U64]),
+        U32, ctypes.c_double, U64, U32, U64, U64, INT, ctypes.c_char_p, U64, U32]),
     'agent_with_store': (INT, [POINTER, U32, U32, StoreFunction]),
     'worker_add_dynamic_table': (INT, [POINTER, U32] + _DYNAMIC_SHAPE),
     'agent_table': (INT, [POINTER, U32]),

@@ -1,5 +1,5 @@
 """Tables that no process can hold: of numbered rows, and of rows with any int64 as key."""
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 from .table_block import TableBlock
 
@@ -20,6 +20,9 @@ class Embedding(TableBlock):
     prefix : str, optional
     params : ParameterDict, optional
         The `params` of another Block, with which this one shares the rows.
+    row_dtype : {'', 'float16', 'bfloat16'}, default ''
+        The type of rows of float32 on servers and in checkpoints, which halves them.  The optimizer reads a row as
+        float32, and its result is rounded to nearest; optimizer state stays float32.
 
     Notes
     -----
@@ -34,8 +37,9 @@ class Embedding(TableBlock):
     """
 
     def __init__(self, rows: int, width: int, dtype: Any = 'float32', weight_initializer: Any = None,
-                 prefix: Optional[str] = None, params: Any = None):
-        super().__init__(rows, width, dtype, weight_initializer, {}, prefix, params)
+                 prefix: Optional[str] = None, params: Any = None, row_dtype: str = ''):
+        options = {'row_dtype': row_dtype} if row_dtype else {}
+        super().__init__(rows, width, dtype, weight_initializer, options, prefix, params)
 
 
 class HashEmbedding(TableBlock):
@@ -61,6 +65,8 @@ class HashEmbedding(TableBlock):
     prefix : str, optional
     params : ParameterDict, optional
         The `params` of another Block, with which this one shares the rows.
+    row_dtype : {'', 'float16', 'bfloat16'}, default ''
+        As for :class:`Embedding`.
 
     Notes
     -----
@@ -69,6 +75,8 @@ class HashEmbedding(TableBlock):
 
     def __init__(self, width: int, dtype: Any = 'float32', weight_initializer: Any = None,  # noqa: PLR0913
                  admit: int = 1, capacity: int = 0, expire_after: int = 0, evict: str = 'lru',
-                 prefix: Optional[str] = None, params: Any = None):
-        options = {'admit': admit, 'capacity': capacity, 'expire_after': expire_after, 'evict': evict}
+                 prefix: Optional[str] = None, params: Any = None, row_dtype: str = ''):
+        options: Dict[str, Any] = {'admit': admit, 'capacity': capacity, 'expire_after': expire_after, 'evict': evict}
+        if row_dtype:
+            options['row_dtype'] = row_dtype
         super().__init__(None, width, dtype, weight_initializer, options, prefix, params)

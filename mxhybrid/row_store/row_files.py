@@ -1,6 +1,7 @@
 """Rows of a row store in a folder of files, in NumPy's .npy format and in the order of their keys.
 
-``keys.npy`` has the keys, int64, sorted; ``rows.npy`` the rows, ``state0.npy`` and ``state1.npy`` the optimizer state;
+``keys.npy`` has the keys, int64, sorted; ``rows.npy`` the rows, in the type in which the store keeps them, of which
+bfloat16 are the bits as uint16; ``state0.npy`` and ``state1.npy`` have the optimizer state;
 ``used.npy`` the clock of the store at the last update of each row, and ``counts.npy`` the number of its updates,
 uint32, if the store needs them to remove rows.  A delta has the rows that changed after an earlier save, and
 ``removed.npy`` the keys of rows that were removed after it.
@@ -46,8 +47,31 @@ _COLUMNS = ('keys', 'rows', 'state0', 'state1', 'used', 'counts')
 #: The slots of what pushes may overwrite beside rows and optimizer state, see ``RowStore::kFirstAge``: the columns by
 #: which rows are chosen for removal, and the keys that wait for admission.
 MORE_SLOTS = {'used': 2, 'counts': 3, 'waiting': 4}
+#: The types of the rows of float32 tables in files.
+_KEPT_DTYPES = (np.float32, np.float16, np.uint16)
 #: The marks of the saves of a table's partitions by the number of the partition, as text.
 Marks = Dict[str, int]
+
+
+def kept_dtype(dtype: Any, row_dtype: str) -> np.dtype:
+    """Return the type of the rows of a table in memory and files: uint16 for the bits of bfloat16."""
+    return np.dtype({'': dtype, 'float16': np.float16, 'bfloat16': np.uint16}[row_dtype])
+
+
+def widened(rows: np.ndarray, dtype: Any) -> np.ndarray:
+    """Return kept rows as those of a table."""
+    if rows.dtype == np.uint16:
+        rows = (rows.astype(np.uint32) << 16).view(np.float32)
+    return rows.astype(dtype, copy=False)
+
+
+def narrowed(rows: np.ndarray, kept: Any) -> np.ndarray:
+    """Return rows of a table as kept ones, rounded to nearest, ties to even."""
+    if kept != np.uint16:
+        with np.errstate(over='ignore'):
+            return rows.astype(kept, copy=False)
+    bits = np.ascontiguousarray(rows, np.float32).view(np.uint32)
+    return np.where(np.isnan(rows), bits >> 16 | 0x40, (bits + 0x7fff + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 class Folder:
@@ -251,10 +275,13 @@ def load_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
     if os.path.exists(os.path.join(path, 'removed.npy')):
         removed = np.ascontiguousarray(_mapped(path, 'removed', np.int64, ()))
         library.checked(library.row_store_erase(store, removed.ctypes.data, len(removed)))
+    row_dtype = {name: np.dtype(dtype) for name, dtype, _ in columns}['rows']
     row_bytes = sum(np.dtype(dtype).itemsize * int(np.prod(shape)) for _, dtype, shape in columns)
     portion_rows, loaded = _portion_rows(row_bytes, len(files['keys'])), 0
     for first in range(0, len(files['keys']), portion_rows):
         portion = {name: np.ascontiguousarray(values[first:first + portion_rows]) for name, values in files.items()}
+        if portion['rows'].dtype != row_dtype:  # the table had another type in memory
+            portion['rows'] = narrowed(widened(portion['rows'], np.float32), row_dtype)
         if partitions > 1:
             own = _partition_of(library, portion['keys'], partitions) == partition
             portion = {name: np.ascontiguousarray(values[own]) for name, values in portion.items()}
@@ -273,7 +300,8 @@ def _mapped(path: str, name: str, dtype: Any, shape: Tuple[int, ...]) -> np.ndar
     except (OSError, ValueError) as error:
         raise CheckpointError('cannot read rows of a dynamic table from %s: %s: load another checkpoint'
                               % (file, error)) from error
-    if array.dtype != dtype or array.shape[1:] != shape:
+    is_kept = name == 'rows' and dtype != np.float64 and array.dtype in _KEPT_DTYPES
+    if not is_kept and array.dtype != dtype or array.shape[1:] != shape:
         raise CheckpointError('%s has rows of %s of shape %s, but the table has rows of %s of shape %s: make a table '
                               'of the same width, type and optimizer' %
                               (file, array.dtype, array.shape[1:], np.dtype(dtype), shape))

@@ -16,6 +16,8 @@ from . import library, row_files
 
 #: The types of the elements of dynamic tables.
 DTYPES = ('float32', 'float64')
+#: The types in which rows of float32 are kept, by the numbers of ``src/store/row_type.h``; '' is float32.
+ROW_DTYPES = ('', 'float16', 'bfloat16')
 #: The fields of ``struct RowStoreStatistics``.
 _STATISTICS = ('rows', 'slots', 'memory_bytes', 'file_bytes', 'resident_bytes', 'admitted',
                'waiting', 'expired', 'updates')
@@ -76,6 +78,9 @@ class RowStoreOptions(NamedTuple):
     #: The memory of a cache of rows and state in files, which has 1 MB at least; 0: files are mapped, and the system
     #: decides which of their pages are in memory.
     resident_bytes: int = 0
+    #: 'float16' or 'bfloat16': the type of rows of float32 in memory and files, which are rounded to nearest after each
+    #: update; optimizer state stays float32.
+    row_dtype: str = ''
 
     def check(self, prefix: str = '') -> None:
         """Refuse values that are not valid (InputError); `prefix` begins the message."""
@@ -86,6 +91,9 @@ class RowStoreOptions(NamedTuple):
                 raise InputError('%s%s=%r: give an integer from %d to %d' % (prefix, option, value, least, most))
         if self.evict not in ('lru', 'rarest'):
             raise InputError('%sevict=%r: give one of lru, rarest' % (prefix, self.evict))
+        if self.row_dtype not in ROW_DTYPES:
+            raise InputError("%srow_dtype=%r: give 'float16' or 'bfloat16', or '' for the type of the table"
+                             % (prefix, self.row_dtype))
 
     def of_partition(self, partitions: int, own_partitions: int) -> 'RowStoreOptions':
         """Return the options of one of the partitions of a table, of which this server owns some."""
@@ -95,7 +103,7 @@ class RowStoreOptions(NamedTuple):
     def for_library(self) -> Tuple[Any, ...]:
         """Return the parameters of compiled functions."""
         return (self.admit, self.capacity, self.expire_after, int(self.evict == 'rarest'), os.fsencode(self.directory),
-                self.resident_bytes)
+                self.resident_bytes, ROW_DTYPES.index(self.row_dtype))
 
 
 @contextmanager
@@ -150,6 +158,13 @@ def check_capacity(name: str, keys: np.ndarray, capacity: int, partitions: int) 
                          'distinct keys of a step, or use smaller batches' % (name, len(keys), capacity, shares))
 
 
+def check_row_dtype(prefix: str, dtype: Any, row_dtype: str) -> None:
+    """Refuse a table of float64 that shall keep its rows in another type (InputError)."""
+    if row_dtype and np.dtype(dtype) != np.float32:
+        raise InputError("%srow_dtype=%r is for tables of float32, and this one has %s: give it dtype='float32'"
+                         % (prefix, row_dtype, np.dtype(dtype).name))
+
+
 class RowStore:
     """The rows of a dynamic table, or of one partition of it, in this process.
 
@@ -168,6 +183,7 @@ class RowStore:
             raise InputError('width: %r columns: give an integer from 1 to %d' % (width, _MAX_WIDTH))
         checked = RowStoreOptions(**options)
         checked.check()
+        check_row_dtype('', self.dtype, checked.row_dtype)
         self._library = library.load()
         self._handle = self._library.checked(self._library.row_store_new(
             self._library.dtypes[self.dtype.name], width, *initializer.for_library(),
@@ -320,7 +336,8 @@ class RowStore:
 
     def _columns(self) -> List[Tuple[str, Any, Tuple[int, ...]]]:
         """Return the columns of saved rows: name, dtype, shape without the rows."""
-        columns: List[Tuple[str, Any, Tuple[int, ...]]] = [('keys', np.int64, ()), ('rows', self.dtype, (self.width,))]
+        rows_dtype = row_files.kept_dtype(self.dtype, ROW_DTYPES[self._library.row_store_row_type(self._store)])
+        columns: List[Tuple[str, Any, Tuple[int, ...]]] = [('keys', np.int64, ()), ('rows', rows_dtype, (self.width,))]
         columns += [('state%d' % slot, self.dtype, (width,)) for slot, width in enumerate(self._state_widths)]
         ages = self._library.row_store_ages(self._store)
         return columns + [(name, np.uint32, ()) for name in ('used', 'counts')[:ages]]

@@ -6,7 +6,7 @@ from lab.jobs import run_job
 from . import BODIES
 
 BODY = BODIES / 'table_blocks.py'
-CASES = ['sgd', 'momentum', 'adam', 'adam on store', 'adagrad', 'groupadagrad', 'ftrl', 'amp']
+CASES = ['sgd', 'momentum', 'adam', 'adam on store', 'adagrad', 'groupadagrad', 'ftrl', 'halves', 'amp']
 
 
 @pytest.fixture(scope='module')
@@ -16,7 +16,7 @@ def expected():
 
 
 @pytest.mark.parametrize('launcher, workers, servers, partitions, cases', [
-    ('horovodrun', 2, 2, 3, CASES), ('launch.py', 3, 2, 7, ['adam', 'adagrad', 'momentum', 'amp'])],
+    ('horovodrun', 2, 2, 3, CASES), ('launch.py', 3, 2, 7, ['adam', 'adagrad', 'momentum', 'halves', 'amp'])],
     ids=['horovodrun', 'launch.py'])
 def test_equals_one_process(expected, launcher, workers, servers, partitions, cases):
     result = run_job(BODY, launcher, workers=workers, servers=servers, args=['--cases', ','.join(cases)],
@@ -24,10 +24,12 @@ def test_equals_one_process(expected, launcher, workers, servers, partitions, ca
     assert sorted(result.results) == list(range(workers))
     for case in cases:
         for name, values in expected[case].items():
-            tolerance = 1e-10 if values.dtype == np.float64 else 1e-5
+            tolerance = 1e-10 if values.dtype == np.float64 else 4e-3 if case == 'halves' else 1e-5
             for rank in range(workers):
                 np.testing.assert_allclose(result.results[rank][case][name], values, rtol=tolerance, atol=tolerance,
                                            err_msg='%s: %s on rank %d' % (case, name, rank))
+    halves = result.results[0]['halves']['users']  # rows that are kept as float16
+    assert np.array_equal(halves, halves.astype(np.float16)) and len(np.unique(halves)) > 50
     assert expected['amp']['scale'] == 2 ** 13  # three steps were left out
     assert_reports(result, partitions)
     for messages in (result.results[rank]['disagreements'] for rank in range(workers)):

@@ -164,7 +164,7 @@ class Hosts:
         for agent in self.agents:
             lib.checked(lib.agent_add_dynamic_table(
                 agent, number, b'items', *shape[1:], first_value_kinds()[first[0]], first[1], seed, admit, capacity,
-                expire_after, 0, b'', 0))
+                expire_after, 0, b'', 0, 0))
         self._share(number, lib.worker_add_dynamic_table, shape)
 
     def with_store(self, number, part, use):

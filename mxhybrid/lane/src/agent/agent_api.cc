@@ -64,13 +64,14 @@ int lane_agent_add_table(void* agent, uint32_t number, uint64_t rows, uint32_t w
 int lane_agent_add_dynamic_table(void* agent, uint32_t number, const char* name, uint32_t width, uint32_t dtype, uint32_t format,
                                  uint32_t max_batch_rows, uint32_t parts, const uint32_t* owners, uint32_t staleness,
                                  uint32_t first_values, double value, uint64_t seed, uint32_t admit, uint64_t capacity,
-                                 uint64_t expire_after, int evict_rarest, const char* directory, uint64_t resident_bytes) {
+                                 uint64_t expire_after, int evict_rarest, const char* directory, uint64_t resident_bytes,
+                                 uint32_t row_type) {
   return guarded([&] {
     const TableShape shape = dynamic_shape_of(width, dtype, format, max_batch_rows, parts, owners, staleness);
     static_cast<Agent*>(agent)->add_dynamic_table(
         number, shape, name, lane::row_store_options_of(dtype, width, lane::first_values_of(first_values, value, seed),
                                                         admit, capacity, expire_after, evict_rarest, directory,
-                                                        resident_bytes));
+                                                        resident_bytes, row_type));
     return 0;
   }, -1);
 }

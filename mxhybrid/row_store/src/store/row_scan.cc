@@ -134,7 +134,7 @@ size_t RowScan::next() {
 }
 
 void RowScan::read(const Columns& to) const {
-  const size_t record_bytes = store_.record_bytes(), row_bytes = store_.row_bytes();
+  const size_t record_bytes = store_.record_bytes(), kept_bytes = store_.kept_bytes();
   Buffer records;  // if they may have to be read from a file
   if (store_.is_cached()) {
     std::vector<uint32_t> slots(size_);
@@ -150,7 +150,7 @@ void RowScan::read(const Columns& to) const {
     const uint32_t slot = entries_[i].slot;
     const char* record = store_.is_cached() ? records.data() + i * record_bytes : store_.record_at(slot);
     if (to.keys) to.keys[i] = unordered(entries_[i].key);
-    if (to.rows) std::memcpy(to.rows + i * row_bytes, record, row_bytes);
+    if (to.rows) std::memcpy(to.rows + i * kept_bytes, record, kept_bytes);
     for (uint32_t number = 0; number < 2; ++number) {
       const size_t bytes = store_.state_bytes(number);
       if (to.states[number]) std::memcpy(to.states[number] + i * bytes, record + store_.state_offset(number), bytes);

@@ -28,7 +28,13 @@ RowStore::RowStore(const RowStoreOptions& options)
     : options_(options),
       num_ages_(num_ages_for(options)),
       row_bytes_(options.width * size_of(options.dtype)),
-      record_bytes_(row_bytes_) {
+      kept_bytes_(options.row_type == RowType::kSame ? row_bytes_ : options.width * sizeof(uint16_t)),
+      state_offset_((kept_bytes_ + sizeof(float) - 1) / sizeof(float) * sizeof(float)),
+      record_bytes_(state_offset_),
+      row_(options.row_type == RowType::kSame ? 0 : options.width) {
+  if (options.row_type != RowType::kSame && options.dtype != Dtype::kFloat32) {
+    throw std::runtime_error("row_dtype: the rows of a table of float32 alone have another type in memory");
+  }
   if (options.dtype != Dtype::kFloat32 && options.dtype != Dtype::kFloat64) {
     throw std::runtime_error("a dynamic table has the type float32 or float64");
   }
@@ -67,7 +73,7 @@ void RowStore::set_state_bytes(const size_t bytes[2]) {
   for (int i = 0; i < 2; ++i) {
     if (bytes[i] % size_of(options_.dtype)) throw std::runtime_error("optimizer state has the type of the rows");
   }
-  const size_t record_bytes = row_bytes_ + bytes[0] + bytes[1];
+  const size_t record_bytes = state_offset_ + bytes[0] + bytes[1];
   GrowingMemory records;
   std::unique_ptr<RecordCache> cache;
   make_records(record_bytes, &records, &cache);
@@ -78,8 +84,8 @@ void RowStore::set_state_bytes(const size_t bytes[2]) {
   }
   const auto copy = [&](uint32_t slot, const char* record) {
     char* copied = cache ? cache->create(slot) : records.data() + slot * record_bytes;
-    std::memcpy(copied, record, row_bytes_);
-    std::memset(copied + row_bytes_, 0, record_bytes - row_bytes_);
+    std::memcpy(copied, record, state_offset_);
+    std::memset(copied + state_offset_, 0, record_bytes - state_offset_);
   };
   if (cache_) {
     cache_->each(copy);
@@ -97,7 +103,7 @@ void RowStore::set_state_bytes(const size_t bytes[2]) {
 }
 
 void RowStore::prefetch_row(uint32_t slot) const {
-  const size_t bytes = std::min(row_bytes_, kLines * kLine);
+  const size_t bytes = std::min(kept_bytes_, kLines * kLine);
   if (cache_) return cache_->prefetch(slot, bytes);
   const char* row = mapped_record(slot);
   for (size_t offset = 0; offset < bytes; offset += kLine) __builtin_prefetch(row + offset);
@@ -147,8 +153,33 @@ void RowStore::find_block(const int64_t* keys, size_t count, uint64_t* hashes, u
 template void RowStore::find_block<RowStore::Fetched::kAll>(const int64_t* keys, size_t count, uint64_t* hashes,
                                                             uint32_t* slots) const;
 
+void RowStore::read_row(const char* record, char* row) const {
+  if (options_.row_type == RowType::kSame) {
+    std::memcpy(row, record, row_bytes_);
+  } else {
+    widen_row(options_.row_type, record, reinterpret_cast<float*>(row), options_.width);
+  }
+}
+
+void RowStore::write_row(const char* row, char* record) const {
+  if (options_.row_type == RowType::kSame) {
+    std::memcpy(record, row, row_bytes_);
+  } else {
+    narrow_row(options_.row_type, reinterpret_cast<const float*>(row), record, options_.width);
+  }
+}
+
+void RowStore::begin_row(int64_t key, char* record) const {
+  char* row = options_.row_type == RowType::kSame ? record : reinterpret_cast<char*>(row_.data());
+  options_.first_values.fill(options_.dtype, key, options_.width, row);
+  if (row != record) write_row(row, record);
+}
+
 void RowStore::write_missing(int64_t key, char* row) const {
   options_.first_values.fill(options_.dtype, waiting_ ? kDefaultKey : key, options_.width, row);
+  if (options_.row_type == RowType::kSame) return;
+  write_row(row, reinterpret_cast<char*>(row_.data()));
+  read_row(reinterpret_cast<char*>(row_.data()), row);
 }
 
 void RowStore::read(const int64_t* keys, size_t count, char* rows) const {
@@ -163,7 +194,7 @@ void RowStore::read(const int64_t* keys, size_t count, char* rows) const {
         if (slots[i] == SlotIndex::kNone) {
           write_missing(keys[first + i], row);
         } else {
-          std::memcpy(row, record_of(slots[i]), row_bytes_);
+          read_row(record_of(slots[i]), row);
         }
       }
     }
@@ -197,8 +228,8 @@ uint32_t RowStore::place(int64_t key, uint64_t hash) {
   keys()[slot] = key;
   if (num_ages_ > 0) ages(0)[slot] = clock_;
   if (num_ages_ > 1) ages(1)[slot] = 0;
-  options_.first_values.fill(options_.dtype, key, options_.width, record);
-  std::memset(record + row_bytes_, 0, record_bytes_ - row_bytes_);
+  begin_row(key, record);
+  std::memset(record + state_offset_, 0, record_bytes_ - state_offset_);
   live_[slot >> 6] |= uint64_t{1} << (slot & 63);
   index_.insert(hash, slot);
   if (waiting_) waiting_->remove(key, hash);

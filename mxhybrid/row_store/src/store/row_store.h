@@ -23,6 +23,7 @@
 #include "files/record_cache.h"
 #include "kernels/update.h"
 #include "store/first_values.h"
+#include "store/row_type.h"
 #include "store/slot_index.h"
 #include "store/waiting_keys.h"
 
@@ -30,6 +31,8 @@ namespace lane {
 
 struct RowStoreOptions {
   Dtype dtype = Dtype::kFloat32;  // float32 or float64
+  /// The type of rows in memory and files, for float32; they are read and updated as `dtype`, which state has.
+  RowType row_type = RowType::kSame;
   uint32_t width = 1;
   FirstValues first_values;
   /// An update makes the row of a key at this sighting; a sighting is an update that has the key.  Before that the key
@@ -77,6 +80,8 @@ class RowStore {
 
   const RowStoreOptions& options() const { return options_; }
   size_t row_bytes() const { return row_bytes_; }
+  /// The bytes of the elements of a kept row.
+  size_t kept_bytes() const { return kept_bytes_; }
   size_t state_bytes(uint32_t slot) const { return slot < 2 ? state_bytes_[slot] : 0; }
   /// Set the bytes of optimizer state of a row.  State begins with zeros, also after a change of its size; the next save
   /// is a whole one then.
@@ -107,7 +112,7 @@ class RowStore {
   /// Set rows with all that belongs to them, as they were saved.  `states` and `ages` may be null: state then becomes
   /// zeros, and rows are as old as those of the last update.
   struct SavedRows {
-    const char* rows;
+    const char* rows;  // kept rows
     const char* states[2];
     const uint32_t* ages[2];
   };
@@ -131,7 +136,7 @@ class RowStore {
   int64_t key_of(uint64_t slot) const { return keys()[slot]; }
   /// The bytes of a row and its state, which stand together.
   size_t record_bytes() const { return record_bytes_; }
-  size_t state_offset(uint32_t number) const { return row_bytes_ + (number ? state_bytes_[0] : 0); }
+  size_t state_offset(uint32_t number) const { return state_offset_ + (number ? state_bytes_[0] : 0); }
   /// Return whether records are read from a file by `copy_records`, or else are at addresses.
   bool is_cached() const { return cache_ != nullptr; }
   const char* record_at(uint64_t slot) const { return mapped_record(slot); }
@@ -210,6 +215,11 @@ class RowStore {
   void remove_over_capacity();
   uint64_t rank_of(uint64_t slot) const;
   void write_missing(int64_t key, char* row) const;
+  /// Write the row of a record, or the row into a record.
+  void read_row(const char* record, char* row) const;
+  void write_row(const char* row, char* record) const;
+  /// Write the first values of a key into a record.
+  void begin_row(int64_t key, char* record) const;
   void update_slot(uint32_t slot, int64_t key, uint64_t hash, const char* gradient);
   /// Keys for which memory is fetched before it is used.
   static constexpr size_t kBlock = 64;
@@ -222,9 +232,10 @@ class RowStore {
 
   RowStoreOptions options_;
   const uint32_t num_ages_;
-  size_t row_bytes_;
+  size_t row_bytes_, kept_bytes_, state_offset_;
   size_t state_bytes_[2] = {0, 0};
   size_t record_bytes_;  // of a row and its state, which stand together
+  mutable std::vector<float> row_;  // if rows are kept in another type
 
   SlotIndex index_;
   GrowingMemory keys_, versions_, ages_[2];

@@ -38,10 +38,11 @@ void lane_partitions_of(const int64_t* keys, uint64_t count, uint32_t partitions
 
 void* lane_row_store_new(uint32_t dtype, uint32_t width, uint32_t kind, double value, uint64_t seed, uint32_t admit,
                          uint64_t capacity, uint64_t expire_after, int evict_rarest, const char* directory,
-                         uint64_t resident_bytes) {
+                         uint64_t resident_bytes, uint32_t row_type) {
   return guarded([&]() -> void* {
     return new RowStore(lane::row_store_options_of(dtype, width, lane::first_values_of(kind, value, seed), admit,
-                                                   capacity, expire_after, evict_rarest, directory, resident_bytes));
+                                                   capacity, expire_after, evict_rarest, directory, resident_bytes,
+                                                   row_type));
   }, nullptr);
 }
 void lane_row_store_close(void* store) { delete &store_of(store); }
@@ -89,6 +90,8 @@ int64_t lane_row_store_erase(void* store, const int64_t* keys, uint64_t count) {
 int lane_row_store_clear(void* store) {
   return guarded([&] { store_of(store).clear(); return 0; }, -1);
 }
+/// Return the number of the type of kept rows, see RowType.
+uint32_t lane_row_store_row_type(void* store) { return static_cast<uint32_t>(store_of(store).options().row_type); }
 uint64_t lane_row_store_size(void* store) { return store_of(store).size(); }
 /// Write the fields of RowStoreStatistics.
 void lane_row_store_statistics(void* store, uint64_t* numbers) {

@@ -11,7 +11,7 @@ inline FirstValues first_values_of(uint32_t kind, double value, uint64_t seed) {
 
 inline RowStoreOptions row_store_options_of(uint32_t dtype, uint32_t width, const FirstValues& first_values,
                                             uint32_t admit, uint64_t capacity, uint64_t expire_after, int evict_rarest,
-                                            const char* directory, uint64_t resident_bytes) {
+                                            const char* directory, uint64_t resident_bytes, uint32_t row_type) {
   RowStoreOptions options;
   options.dtype = static_cast<Dtype>(dtype);
   options.width = width;
@@ -22,6 +22,7 @@ inline RowStoreOptions row_store_options_of(uint32_t dtype, uint32_t width, cons
   options.evict_rarest = evict_rarest != 0;
   options.directory = directory;
   options.resident_bytes = resident_bytes;
+  options.row_type = static_cast<RowType>(row_type);
   return options;
 }
 

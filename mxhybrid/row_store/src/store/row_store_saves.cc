@@ -10,7 +10,7 @@ void RowStore::assign(const int64_t* keys, const char* rows, size_t count) {
   in_batches(keys, count, clock_ + 1, [&](size_t first, size_t end) {
     for (size_t i = first; i < end; ++i) {
       const uint32_t slot = place(keys[i], hash_of(keys[i]));
-      std::memcpy(changed_record(slot), rows + i * row_bytes_, row_bytes_);
+      write_row(rows + i * row_bytes_, changed_record(slot));
       note_new_elements(slot);
     }
   });
@@ -53,7 +53,7 @@ void RowStore::restore(const int64_t* keys, const SavedRows& saved, size_t count
       if (i + kBlock / 4 < end) index_.prefetch(hash_of(keys[i + kBlock / 4]));
       const uint32_t slot = place(keys[i], hash_of(keys[i]));
       char* record = changed_record(slot);
-      std::memcpy(record, saved.rows + i * row_bytes_, row_bytes_);
+      std::memcpy(record, saved.rows + i * kept_bytes_, kept_bytes_);
       for (uint32_t number = 0; number < 2; ++number) {
         const size_t size = state_bytes_[number];
         if (size == 0) continue;

@@ -72,7 +72,10 @@ void RowStore::update_slot(uint32_t slot, int64_t key, uint64_t hash, const char
                                "of several times the keys of a step");
     }
     if (num_ages_ > 1) ++ages(1)[slot];
-    kernel_(settings_, {record, {record + state_offset(0), record + state_offset(1)}, gradient, options_.width});
+    char* row = options_.row_type == RowType::kSame ? record : reinterpret_cast<char*>(row_.data());
+    if (row != record) read_row(record, row);
+    kernel_(settings_, {row, {record + state_offset(0), record + state_offset(1)}, gradient, options_.width});
+    if (row != record) write_row(row, record);
   } else if (rule_.kind == RuleKind::kAssignState && rule_.slot >= kFirstAge) {
     uint32_t age;
     std::memcpy(&age, gradient, sizeof age);
@@ -80,7 +83,7 @@ void RowStore::update_slot(uint32_t slot, int64_t key, uint64_t hash, const char
   } else if (rule_.kind == RuleKind::kAssignState) {
     std::memcpy(record + state_offset(rule_.slot), gradient, std::min(state_bytes_[rule_.slot], row_bytes_));
   } else {
-    std::memcpy(record, gradient, row_bytes_);
+    write_row(gradient, record);
   }
 }
 

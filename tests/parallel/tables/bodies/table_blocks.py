@@ -23,6 +23,7 @@ CASES = {
     'adagrad': ('adagrad', {'learning_rate': 0.1}, 'float32'),
     'groupadagrad': ('groupadagrad', {'learning_rate': 0.1}, 'float32'),
     'ftrl': ('ftrl', {'learning_rate': 0.1, 'lamda1': 0.001}, 'float32'),
+    'halves': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}, 'float32'),
     'amp': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}, 'float64'),
 }
 #: Steps of the case amp in which the gradients of one worker overflow.
@@ -49,7 +50,7 @@ class Net(gluon.Block):
 def make(worker, case, **extra):
     optimizer, settings, dtype = CASES[case]
     mx.random.seed(17 + worker['rank'])  # worker 0's seed counts
-    net = Net(dtype, **extra)
+    net = Net(dtype, **({'row_dtype': 'float16'} if case == 'halves' else {}), **extra)
     net.initialize(mx.init.Constant(0.5))
     on_store = True if case.endswith('on store') else None
     trainer = gluon.Trainer(net.collect_params(), optimizer, dict(settings), kvstore='hybrid',

@@ -22,6 +22,7 @@ CASES = {
     'expiry': ('adagrad', {'learning_rate': 0.1}, 'float32', {
         'expire_after': 3, 'capacity': 1000, 'evict': 'rarest'}),  # the capacity is not reached; updates are counted
     'admission': ('adagrad', {'learning_rate': 0.1}, 'float32', {'admit': 2}),
+    'bfloat16': ('adagrad', {'learning_rate': 0.1}, 'float32', {'row_dtype': 'bfloat16'}),
 }
 
 
