@@ -106,7 +106,7 @@ def test_failure_is_raised_once_by_the_next_call(tmp_path, monkeypatch, messages
 
 @pytest.mark.parametrize('can_write', [True, False])
 def test_error_of_a_copy_is_named(tmp_path, monkeypatch, can_write):
-    """Where the disk has no room for the error either, worker 0 learns of it all the same."""
+    """Worker 0 learns of the error even if the disk has no room for its report."""
     training, parent = Training(), os.getpid()
     training.fit(0, 2)
 
