@@ -185,8 +185,8 @@ def test_launch_py_continues_from_commits(tmp_path, undisturbed):
 
 def test_a_step_that_always_fails_ends_the_job(tmp_path):
     directory = tmp_path / 'failing'
-    with start(directory, ['--reset-limit', 1], ['--fail-at', 7]) as job:
-        result = job.wait(timeout=150).failed('giving up after 2 failures', 'step 7 always fails')
+    with start(directory, ['--reset-limit', 1], ['--fail-at', 9, '--pause', 0.3]) as job:
+        result = job.wait(timeout=150).failed('giving up after 2 failures', 'step 9 always fails')
     assert result.returncode not in (0, 2)
     # The first failure comes after a commit, and counts as the first one.
     assert {number for number, _, _ in read_steps(directory)} == {0, 1}
