@@ -65,11 +65,11 @@ def widened(rows: np.ndarray, dtype: Any) -> np.ndarray:
     return rows.astype(dtype, copy=False)
 
 
-def narrowed(rows: np.ndarray, kept: Any) -> np.ndarray:
-    """Return rows of a table as kept ones, rounded to nearest, ties to even."""
-    if kept != np.uint16:
+def narrowed(rows: np.ndarray, dtype: Any) -> np.ndarray:
+    """Return rows of a table in the type of kept ones, rounded to nearest, ties to even."""
+    if dtype != np.uint16:
         with np.errstate(over='ignore'):
-            return rows.astype(kept, copy=False)
+            return rows.astype(dtype, copy=False)
     bits = np.ascontiguousarray(rows, np.float32).view(np.uint32)
     return np.where(np.isnan(rows), bits >> 16 | 0x40, (bits + 0x7fff + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 

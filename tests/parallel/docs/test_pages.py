@@ -247,7 +247,7 @@ def test_changes():
 
 
 def test_results():
-    """In each row of the README's table of training, the highest figure is bold, and no other one."""
+    """The highest figure in each row of the README's table of training is bold, and no other one."""
     rows = table('hosts, link')
     for _, *cells in rows:
         figures = [float(cell.strip('*')) for cell in cells]

@@ -33,7 +33,7 @@ def together(tmp_path_factory):
 
 
 def tolerance_of(case, dtype):
-    """Of rounding; sums of float32 that differ may be rounded to neighbours of bfloat16, 2^-8 apart."""
+    """The tolerance of rounding: sums that differ in float32 may have neighbours of bfloat16, which are 2^-8 apart."""
     return 1e-2 if case == 'bfloat16' else 1e-10 if dtype == np.float64 else 1e-5
 
 

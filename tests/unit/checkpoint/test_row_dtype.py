@@ -1,4 +1,4 @@
-"""Checkpoints of tables whose rows are kept as float16 or bfloat16: what is read anywhere is what training reads."""
+"""Checkpoints of tables whose rows are kept as float16 or bfloat16: all readers return the rows of training."""
 import json
 import os
 
