@@ -28,6 +28,7 @@ def work_on_copy(work: Callable[[], Any], result: str) -> None:
     parent = os.getpid()
     pid = os.fork()
     if not pid:
+        status = 1
         try:
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() == parent:
@@ -38,14 +39,15 @@ def work_on_copy(work: Callable[[], Any], result: str) -> None:
                 except Exception as error:
                     value = {'error': '%s: %s' % (type(error).__name__, error)}
                 _write(result, value)
+                status = 0
         finally:
-            os._exit(0)
+            os._exit(status)
     threading.Thread(target=_watch, args=(pid, result), name='mxhybrid-copy', daemon=True).start()
 
 
 def _watch(pid: int, result: str) -> None:
     status = os.waitpid(pid, 0)[1]
-    if not os.path.exists(result):
+    if status:  # else the file was written, and a reader may have removed it since
         cause = 'signal %d' % os.WTERMSIG(status) if os.WIFSIGNALED(status) else 'a full disk'
         with suppress(OSError):  # a reader of the file looks for its directory, too
             _write(result, {'error': 'the process that writes the rows (host %s, pid %d) was ended by %s'

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 import mxhybrid
 from mxhybrid import CheckpointError
+from mxhybrid.base import memory_copy
 from mxhybrid.checkpoint import background, files, folder
 from mxhybrid.row_store.row_store import RowStore
 
@@ -120,6 +122,21 @@ def test_error_of_a_copy_is_named(tmp_path, monkeypatch, can_write):
     cause = 'OSError.*No space left' if can_write else 'the disk is full'
     with pytest.raises(CheckpointError, match='rows of dynamic tables cannot be saved: ' + cause):
         mxhybrid.checkpoint.wait()
+
+
+def test_a_report_that_was_read_is_not_written_again(tmp_path, monkeypatch):
+    """The reader removes the directory of reports; a file that appeared meanwhile would fail it."""
+    path, wait = str(tmp_path / 'report'), os.waitpid
+
+    def wait_and_read(*arguments):
+        ended = wait(*arguments)
+        os.unlink(path)
+        return ended
+    monkeypatch.setattr(os, 'waitpid', wait_and_read)
+    memory_copy.work_on_copy(lambda: 1, path)
+    for thread in [thread for thread in threading.enumerate() if thread.name == 'mxhybrid-copy']:
+        thread.join(30)
+    assert os.listdir(str(tmp_path)) == []
 
 
 def test_others_read_and_write_beside_it(tmp_path, gate):
