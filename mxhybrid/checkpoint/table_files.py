@@ -26,7 +26,7 @@ import numpy as np
 
 from ..base.file_digest import FileDigest, is_record
 from ..base.files import sync_directory
-from ..row_store.row_files import WAITING_FILES, kept_dtype
+from ..row_store.row_files import ROW_DTYPES, WAITING_FILES, kept_dtype
 from . import npy_files
 from .npy_files import ArrayWriter, FormatError
 
@@ -255,7 +255,7 @@ _FIELDS: Dict[str, Callable[[Any], bool]] = {
     'dtype': lambda value: value in ('float32', 'float64'),
     'rows': lambda value: value is None or _is_count(value),
     'first_values': lambda value: isinstance(value, dict),
-    'options': lambda value: isinstance(value, dict),
+    'options': lambda value: isinstance(value, dict) and value.get('row_dtype', '') in ROW_DTYPES,
     'updates': _is_count,
     'clock': lambda value: _is_count(value) and value < 1 << 32,
     'state_widths': lambda value: isinstance(value, list) and all(map(_is_count, value)),

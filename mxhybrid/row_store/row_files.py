@@ -47,6 +47,8 @@ _COLUMNS = ('keys', 'rows', 'state0', 'state1', 'used', 'counts')
 #: The slots of what pushes may overwrite beside rows and optimizer state, see ``RowStore::kFirstAge``: the columns by
 #: which rows are chosen for removal, and the keys that wait for admission.
 MORE_SLOTS = {'used': 2, 'counts': 3, 'waiting': 4}
+#: The types in which rows of float32 are kept, by the numbers of ``src/store/row_type.h``; '' is float32.
+ROW_DTYPES = ('', 'float16', 'bfloat16')
 #: The types of the rows of float32 tables in files.
 _KEPT_DTYPES = (np.float32, np.float16, np.uint16)
 #: The marks of the saves of a table's partitions by the number of the partition, as text.

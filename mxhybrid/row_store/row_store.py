@@ -16,8 +16,6 @@ from . import library, row_files
 
 #: The types of the elements of dynamic tables.
 DTYPES = ('float32', 'float64')
-#: The types in which rows of float32 are kept, by the numbers of ``src/store/row_type.h``; '' is float32.
-ROW_DTYPES = ('', 'float16', 'bfloat16')
 #: The fields of ``struct RowStoreStatistics``.
 _STATISTICS = ('rows', 'slots', 'memory_bytes', 'file_bytes', 'resident_bytes', 'admitted',
                'waiting', 'expired', 'updates')
@@ -91,7 +89,7 @@ class RowStoreOptions(NamedTuple):
                 raise InputError('%s%s=%r: give an integer from %d to %d' % (prefix, option, value, least, most))
         if self.evict not in ('lru', 'rarest'):
             raise InputError('%sevict=%r: give one of lru, rarest' % (prefix, self.evict))
-        if self.row_dtype not in ROW_DTYPES:
+        if self.row_dtype not in row_files.ROW_DTYPES:
             raise InputError("%srow_dtype=%r: give 'float16' or 'bfloat16', or '' for the type of the table"
                              % (prefix, self.row_dtype))
 
@@ -103,7 +101,7 @@ class RowStoreOptions(NamedTuple):
     def for_library(self) -> Tuple[Any, ...]:
         """Return the parameters of compiled functions."""
         return (self.admit, self.capacity, self.expire_after, int(self.evict == 'rarest'), os.fsencode(self.directory),
-                self.resident_bytes, ROW_DTYPES.index(self.row_dtype))
+                self.resident_bytes, row_files.ROW_DTYPES.index(self.row_dtype))
 
 
 @contextmanager
@@ -336,7 +334,8 @@ class RowStore:
 
     def _columns(self) -> List[Tuple[str, Any, Tuple[int, ...]]]:
         """Return the columns of saved rows: name, dtype, shape without the rows."""
-        rows_dtype = row_files.kept_dtype(self.dtype, ROW_DTYPES[self._library.row_store_row_type(self._store)])
+        row_dtype = row_files.ROW_DTYPES[self._library.row_store_row_type(self._store)]
+        rows_dtype = row_files.kept_dtype(self.dtype, row_dtype)
         columns: List[Tuple[str, Any, Tuple[int, ...]]] = [('keys', np.int64, ()), ('rows', rows_dtype, (self.width,))]
         columns += [('state%d' % slot, self.dtype, (width,)) for slot, width in enumerate(self._state_widths)]
         ages = self._library.row_store_ages(self._store)

@@ -216,6 +216,7 @@ def test_another_base_of_the_same_name_is_noticed(tmp_path):
 @pytest.mark.parametrize('change, message', [
     (lambda entry: entry.update(width=0), 'wrong entry'), (lambda entry: entry.update(directory='..'), "in '..'"),
     (lambda entry: entry['first_values'].update(kind='xavier'), 'wrong entry'),
+    (lambda entry: entry['options'].update(row_dtype='int4'), 'wrong entry'),
     (lambda entry: entry['parts'][0]['files'].update({'../keys': {'bytes': 1, 'xxh3_128': ''}}), 'wrong entry'),
     (lambda entry: entry['parts'][0]['files']['keys'].pop('xxh3_128'), 'wrong entry'),
     (lambda entry: entry['parts'][0]['files']['keys'].update(xxh3_128=0), 'wrong entry'),
