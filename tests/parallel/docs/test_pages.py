@@ -247,7 +247,15 @@ def test_changes():
 
 
 def test_results():
-    """The highest figure in each row of the README's table of training is bold, and no other one."""
+    """The ratio after each figure of the README's table of exchanges compares it with the figure of mxhybrid, and the
+    highest figure in each row of the table of training is bold, and no other one.
+    """
+    for _, ours, *others in table('setting'):
+        for cell in others:
+            pairs = re.findall(r'([\d.]+) \(([\d.]+)x\)', cell)
+            assert [ratio for _, ratio in pairs] == ['%.1f' % (float(figure) / float(own)) for (figure, _), own in
+                                                     zip(pairs, ours.split(', '))] and len(pairs) == ours.count(',') + 1
+    assert len(table('setting')) == 3
     rows = table('hosts, link')
     for _, *cells in rows:
         figures = [float(cell.strip('*')) for cell in cells]
