@@ -21,6 +21,7 @@ import tempfile
 from typing import IO, Callable, List, Optional
 
 from ..base.errors import SettingError
+from ..elastic import horovodrun
 from ..elastic.hosts import Host, parse_hosts
 from ..elastic.launcher import ElasticLauncher, Options
 from .checks.processes import interpreter
@@ -91,7 +92,7 @@ def elastic_options(options: argparse.Namespace) -> Options:
 
 def _horovodrun(settings: Options, job: List[str]) -> Command:
     def command(hosts: List[Host]) -> List[str]:
-        words = interpreter() + ['-m', 'horovod.runner.launch', '-np', str(sum(host.slots for host in hosts)), '-H',
+        words = interpreter() + [horovodrun.__file__, '-np', str(sum(host.slots for host in hosts)), '-H',
                                  ','.join('%s:%d' % host for host in hosts), '--gloo']
         if settings.interface:
             words += ['--network-interface', settings.interface]

@@ -11,6 +11,7 @@ from the launcher     meaning
 ``generation``        number, and address of the next host's keeper (None for a single host)
 ``pin``, ``target``   for the workers, see :mod:`mxhybrid.elastic.state`
 ``ping``              the launcher lives
+``ask``               answer ``here``: does the host live, too?
 ====================  =====================================================================================
 
 Messages of workers go to the launcher as they are; after a commit the keeper adds its bytes, and copies it to the next
@@ -89,6 +90,8 @@ class Keeper:
             kind = message.pop('kind')
             if kind == 'generation':
                 self._begin(**message)
+            elif kind == 'ask':
+                self.tell('here')
             elif kind != 'ping':
                 self._is_pinned = kind == 'pin'
                 for connection, generation in list(self._workers.items()):

@@ -18,7 +18,7 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from ..base.log import get_logger
 from ..base.machine import describe_status
@@ -35,7 +35,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ANSWER_S, LEAVE_S, COPY_S = 10.0, 60.0, 30.0
 #: Seconds before workers that did not answer are asked again: their script may have no State.
 _ASK_AGAIN_S = 60.0
-#: Seconds between two signs of life to keepers, and for the end of a host to be noticed after that of its workers.
+#: Seconds between two signs of life to keepers, and for all of them to answer after a failure.
 _PING_S, _NOTICE_S = 2.0, 0.5
 #: Seconds from the end of a keeper to the start of another one: if the job fails before, the host has failed.
 _KEEPER_S = 3.0
@@ -96,6 +96,8 @@ class ElasticLauncher:
         self._deadline: Optional[float] = None
         #: The end of keepers, by host.
         self._lost: Dict[str, float] = {}
+        #: Hosts whose keepers have answered after a failure.
+        self._here: Set[str] = set()
         self._uncopied = False
         #: Hosts of which a worker got SIGTERM.
         self._leaving: List[str] = []
@@ -216,7 +218,8 @@ class ElasticLauncher:
         assert self._process is not None
         self._process = None
         if self._status:
-            self._handle_until(_NOTICE_S, lambda: False)
+            self._keepers.tell_all('ask')
+            self._handle_until(_NOTICE_S, lambda: self._here.union(self._lost).issuperset(names))
             for name in self._lost:
                 if not is_this_host(name):
                     self._leave_out(name, 'its keeper ended, too')
@@ -320,6 +323,8 @@ class ElasticLauncher:
             self._target_sent, self._deadline = False, None  # the workers go on, and log it
         elif kind == 'checkpoint':
             self._has_progress = True
+        elif kind == 'here':
+            self._here.add(keeper.host)
         elif kind == 'host_leaving':
             self._leave_out(keeper.host, _TAKEN)
             self._ask()

@@ -9,7 +9,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTS = REPOSITORY / 'scripts'
 
 #: horovodrun, which starts faster.
-HOROVODRUN = str(SCRIPTS / 'lab' / 'startup' / 'horovodrun')
+HOROVODRUN = str(REPOSITORY / 'mxhybrid' / 'elastic' / 'horovodrun.py')
 #: Import path of the processes of jobs; with the last folder, they import MXNet in half of the time.
 PYTHON_PATH = os.pathsep.join([str(REPOSITORY), str(SCRIPTS), str(SCRIPTS / 'lab' / 'startup')])
 #: Environment of jobs whose memory is measured: their heap is as after the usual import of MXNet, and freed arrays go

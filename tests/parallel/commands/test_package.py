@@ -64,8 +64,7 @@ def installed(built, tmp_path_factory):
     # MXNet, Horovod and the rest; files *.pth in that folder, with the checkout, do not count.
     site, = (folder / 'venv' / 'lib').glob('*/site-packages')
     (site / 'mxnet_and_horovod.pth').write_text(sysconfig.get_path('purelib'))
-    lines = Path(HOROVODRUN).read_text().splitlines(True)
-    (bin_folder / 'horovodrun').write_text(''.join(['#!%s\n' % (bin_folder / 'python')] + lines[1:]))
+    (bin_folder / 'horovodrun').write_text('#!%s\n%s' % (bin_folder / 'python', Path(HOROVODRUN).read_text()))
     (bin_folder / 'horovodrun').chmod(0o755)
     programs = folder / 'programs'
     programs.mkdir()

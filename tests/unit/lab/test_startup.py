@@ -1,4 +1,4 @@
-"""scripts/lab/startup: processes that start faster have the same operators, and horovodrun starts the same workers."""
+"""Processes that start faster have the same operators (scripts/lab/startup), and horovodrun starts the same workers."""
 import os
 import shutil
 import subprocess
