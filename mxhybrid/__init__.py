@@ -7,8 +7,9 @@ The lane carries rows and sums if it is available (:mod:`mxhybrid.lane`); otherw
 """
 import sys as _sys
 from importlib.util import find_spec as _find_spec
+from os import environ as _environ
 
-from .base.launcher import is_scheduler as _is_scheduler, is_worker as _is_worker
+from .base.launcher import STANDBY as _STANDBY, is_scheduler as _is_scheduler, is_worker as _is_worker
 from .base.program import is_command as _is_command
 from .native.row_wise import row_wise
 
@@ -92,3 +93,6 @@ if not _is_tool and _is_worker():
     __all__ = ['CheckpointError', 'Hybrid', 'HybridError', 'InputError', 'JobError', 'SettingError', 'checkpoint',
                'create', 'elastic', 'join', 'nn', 'parallel', 'parallelize', 'planner', 'prefetch', 'prefetching',
                'row_wise']
+
+    if _STANDBY in _environ:
+        _importlib.import_module('.job.standby', __name__).stand_by()

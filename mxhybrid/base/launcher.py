@@ -26,6 +26,8 @@ OF_OTHERS = ('SLURM_STEP_NUM_TASKS', 'SLURM_PROCID', 'WORLD_SIZE', 'RANK', 'JSM_
              'FLUX_TASK_RANK')
 #: Variable with the process id of a member of a job and its place there; its descendants inherit it.
 MEMBER = 'MXHYBRID_MEMBER'
+#: Variable of the workers of an elastic job that stand by, see :mod:`mxhybrid.job.standby`.
+STANDBY = 'MXHYBRID_STANDBY'
 #: PMIx has no variable for the size; Slurm, which starts most of its jobs, has one.
 _RANKS = ('HOROVOD_RANK', 'OMPI_COMM_WORLD_RANK', 'MV2_COMM_WORLD_RANK', 'PMIX_RANK', 'PMI_RANK')
 _SIZES = ('HOROVOD_SIZE', 'OMPI_COMM_WORLD_SIZE', 'MV2_COMM_WORLD_SIZE', 'PMI_SIZE')

@@ -49,6 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--blacklist-cooldown-range', type=float, nargs=2, default=(10.0, 300.0),
                         metavar=('MIN', 'MAX'),
                         help='seconds for which a host that failed is left out, first and at most (default 10 300)')
+    parser.add_argument('--standby', action='store_true',
+                        help='start the workers and servers of the next generation after a commit: they wait, which '
+                             'saves seconds after a failure and takes memory')
     parser.add_argument('--network-interface', default='', metavar='NAME', help='see horovodrun')
     parser.add_argument('-p', '--ssh-port', type=int, metavar='PORT', help='port of ssh on all hosts')
     parser.add_argument('-i', '--ssh-identity-file', metavar='FILE', help='private key for ssh')
@@ -87,7 +90,7 @@ def elastic_options(options: argparse.Namespace) -> Options:
     if options.ssh_identity_file:
         ssh += ['-i', options.ssh_identity_file]
     return Options(least, most, hosts, options.host_discovery_script, options.slots_per_host, options.reset_limit,
-                   options.elastic_timeout, (low, high), options.network_interface, tuple(ssh))
+                   options.elastic_timeout, (low, high), options.network_interface, tuple(ssh), options.standby)
 
 
 def _horovodrun(settings: Options, job: List[str]) -> Command:

@@ -54,6 +54,8 @@ class Keeper:
         self._output = threading.RLock()  # the handler of SIGTERM tells, too
         #: Connections of workers, with their generation.
         self._workers: Dict[Connection, int] = {}
+        #: Connections of workers that stand by, with the generation for which they wait.
+        self._waiting: Dict[Connection, int] = {}
         self._selector = selectors.DefaultSelector()
         listener = Listener(start['socket'])
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
@@ -109,6 +111,10 @@ class Keeper:
                     with suppress(ProcessLookupError):
                         os.kill(connection.peer, signal.SIGKILL)
                 self._drop(connection)
+        for connection, generation in list(self._waiting.items()):
+            if generation <= number:
+                del self._waiting[connection]
+                self._answer(connection, generation)
         self._to_copy.put(number)
         self.tell('begun')
 
@@ -122,6 +128,7 @@ class Keeper:
 
     def _drop(self, connection: Connection) -> None:
         self._selector.unregister(connection)
+        self._waiting.pop(connection, None)
         del self._workers[connection]
         connection.close()
 
@@ -137,12 +144,11 @@ class Keeper:
     def _handle(self, connection: Connection, message: List[Any]) -> None:
         if message[0] == 'hello':
             generation = int(message[1])
-            if generation != self._generation:
-                connection.tell(['refused', 'generation %d of the job has ended, and generation %d runs: this process '
-                                            'is too late' % (generation, self._generation)])
+            if generation > self._generation and message[2] == 'standby':
+                self._waiting[connection] = generation
+                self.tell('stands_by')
                 return
-            self._workers[connection] = generation
-            connection.tell(['folder', self._path])
+            self._answer(connection, generation)
             if self._is_pinned and message[2] == 'state':
                 connection.tell(['pin', None])
         elif self._workers[connection] == self._generation >= 0:
@@ -153,6 +159,15 @@ class Keeper:
                 self._to_copy.put(self._generation)
             else:
                 self.tell(message[0], value=message[1])
+
+    def _answer(self, connection: Connection, generation: int) -> None:
+        """Answer the first message of a worker."""
+        if generation == self._generation:
+            self._workers[connection] = generation
+            connection.tell(['folder', self._path])
+        else:
+            connection.tell(['refused', 'generation %d of the job has ended, and generation %d runs: this process is '
+                                        'too late' % (generation, self._generation)])
 
     # ---------------------------------------------------------------------------------------------- other hosts
 

@@ -20,6 +20,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
+from ..base.launcher import STANDBY
 from ..base.log import get_logger
 from ..base.machine import describe_status
 from ..base.text import size_text
@@ -37,6 +38,8 @@ ANSWER_S, LEAVE_S, COPY_S = 10.0, 60.0, 30.0
 _ASK_AGAIN_S = 60.0
 #: Seconds between two signs of life to keepers, and for all of them to answer after a failure.
 _PING_S, _NOTICE_S = 2.0, 0.5
+#: Seconds for workers that stand by to end when the job does; some may still import MXNet.
+_END_S = 20.0
 #: Seconds from the end of a keeper to the start of another one: if the job fails before, the host has failed.
 _KEEPER_S = 3.0
 _TAKEN = 'it is taken away (SIGTERM)'
@@ -60,6 +63,17 @@ class Options:
     cooldown_s: Tuple[float, float] = (10.0, 300.0)
     interface: str = ''
     ssh: Tuple[str, ...] = ()
+    #: Whether the next generation stands by, see :mod:`mxhybrid.job.standby`.
+    standby: bool = False
+
+
+@dataclass
+class _Started:
+    """A command that was started."""
+
+    generation: int
+    hosts: List[Host]
+    process: 'subprocess.Popen[bytes]'
 
 
 class ElasticLauncher:
@@ -79,7 +93,10 @@ class ElasticLauncher:
                                 lambda keeper, message: self._events.put(('keeper', keeper, message)))
         self._stopped: Optional[int] = None
         self._process: Optional['subprocess.Popen[bytes]'] = None
-        self._generation = -1
+        self._generation = self._last_generation = -1
+        self._standby: Optional[_Started] = None
+        #: Commands that stood by and are not needed: their workers end when the next generation begins.
+        self._unneeded: List['subprocess.Popen[bytes]'] = []
         self._order: List[str] = []
         self._commits = self._commit_bytes = 0
         self._last_ping = 0.0
@@ -99,6 +116,7 @@ class ElasticLauncher:
         #: Hosts whose keepers have answered after a failure.
         self._here: Set[str] = set()
         self._uncopied = False
+        self._standing_by = 0
         #: Hosts of which a worker got SIGTERM.
         self._leaving: List[str] = []
 
@@ -115,6 +133,7 @@ class ElasticLauncher:
         finally:
             if self._discovery is not None:
                 self._discovery.close()
+            self._end_standby()
             self._keepers.close()
             for number, handler in former.items():
                 signal.signal(number, handler)
@@ -206,11 +225,17 @@ class ElasticLauncher:
     def _run_generation(self) -> int:
         names = [host.name for host in self._used]
         self._order = names + [name for name in self._order if name not in names]
-        self._generation += 1
+        self._process = self._take_standby()
+        if self._process is None:
+            self._last_generation += 1
+        self._generation = self._last_generation
         self._keepers.begin(self._generation, names)
-        logger.info('generation %d: %d workers on %s', self._generation, sum(host.slots for host in self._used),
-                    ', '.join('%s:%d' % host for host in self._used))
-        self._start(self._command(self._used))
+        logger.info('generation %d: %d workers on %s%s', self._generation, sum(host.slots for host in self._used),
+                    ', '.join('%s:%d' % host for host in self._used), ', which stood by' if self._process else '')
+        if self._process is None:
+            self._process = self._start(self._generation)
+        if self._stopped is not None:  # it came while the command was being started
+            self._process.send_signal(self._stopped)
         while self._status is None:
             self._handle_one(_PING_S)
             if self._deadline is not None and time.monotonic() > self._deadline:
@@ -236,7 +261,39 @@ class ElasticLauncher:
         while not is_done() and time.monotonic() < end and self._stopped is None:
             self._handle_one(end - time.monotonic())
 
-    def _start(self, command: List[str]) -> None:
+    def _stand_by(self) -> None:
+        """Start the next generation on the same hosts, once; its workers wait."""
+        if self._options.standby and self._standby is None:
+            self._last_generation += 1
+            self._standby = _Started(self._last_generation, self._used,
+                                     self._start(self._last_generation, **{STANDBY: '1'}))
+
+    def _take_standby(self) -> Optional['subprocess.Popen[bytes]']:
+        """Return the command that stands by, if it can be used on the hosts of this generation."""
+        standby, self._standby = self._standby, None
+        if standby is None:
+            return None
+        if standby.hosts == self._used and standby.process.poll() is None:
+            return standby.process
+        self._unneeded.append(standby.process)
+        return None
+
+    def _end_standby(self) -> None:
+        """Let workers that stand by end, and wait for that."""
+        if self._standby is not None:
+            self._unneeded.append(self._standby.process)
+        if self._unneeded:
+            self._keepers.tell_all('generation', number=self._last_generation + 1, next_address=None)
+        for process in self._unneeded:
+            if self._stopped is not None:
+                process.terminate()
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                process.wait()
+
+    def _start(self, generation: int, **variables: str) -> 'subprocess.Popen[bytes]':
         library, parent = ctypes.CDLL(None), os.getpid()
 
         def die_with_parent() -> None:
@@ -245,17 +302,15 @@ class ElasticLauncher:
                 os._exit(1)
 
         # A session of its own: Ctrl-C reaches the command once, by way of this process.
-        process = subprocess.Popen(command, env=dict(self._environment, **{GENERATION: str(self._generation)}),
-                                   start_new_session=True, preexec_fn=die_with_parent)
-        self._process = process
-        if self._stopped is not None:  # it came while the command was being started
-            process.send_signal(self._stopped)
+        process = subprocess.Popen(self._command(self._used), start_new_session=True, preexec_fn=die_with_parent,
+                                   env=dict(self._environment, **{GENERATION: str(generation)}, **variables))
 
         def wait() -> None:
             status = process.wait()
             self._events.put(('ended', process, status if status >= 0 else 128 - status))
 
         threading.Thread(target=wait, daemon=True).start()
+        return process
 
     def _handle_one(self, seconds: float) -> None:
         """Wait for an event, `seconds` at most, and handle it."""
@@ -312,6 +367,7 @@ class ElasticLauncher:
         if kind == 'commit':
             self._has_progress, self._uncopied = True, len(self._used) > 1
             self._commits += 1
+            self._stand_by()
             self._commit_bytes += message['size_bytes']
             logger.debug('commit of step %s: %d bytes', message['step'], message['size_bytes'])
         elif kind == 'copied':
@@ -323,8 +379,13 @@ class ElasticLauncher:
             self._target_sent, self._deadline = False, None  # the workers go on, and log it
         elif kind == 'checkpoint':
             self._has_progress = True
+            self._stand_by()
         elif kind == 'here':
             self._here.add(keeper.host)
+        elif kind == 'stands_by':
+            self._standing_by += 1
+            if self._standing_by == sum(host.slots for host in self._used):
+                logger.info('generation %d stands by', self._last_generation)
         elif kind == 'host_leaving':
             self._leave_out(keeper.host, _TAKEN)
             self._ask()

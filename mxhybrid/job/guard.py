@@ -11,7 +11,7 @@ from ..watchdog.leaving import leave
 from ..watchdog.lifeline import Lifeline
 from ..watchdog.monitor import Monitor
 from .launch_py_processes import end_processes_of_job
-from .server_processes import ServerProcesses
+from .server_processes import ServerProcesses, started
 
 
 class Guard:
@@ -46,9 +46,7 @@ class Guard:
     def start_servers(self, roles: List[str]) -> None:
         """Start the scheduler and servers of this worker, which wait for :meth:`configure_servers`."""
         if roles:
-            self._servers = ServerProcesses(self._server_died)
-            for role in roles:
-                self._servers.start(role)
+            self._servers = started(roles)
 
     def configure_servers(self, environment: Dict[str, str], roles: List[str], secret: str) -> None:
         """Let the scheduler and servers of this worker begin, and end the job if one of them dies."""
@@ -60,7 +58,7 @@ class Guard:
         if self._servers is not None:
             self._servers.configure(environment, secret)
             self.lifeline.send({'servers': self._servers.pids()})
-            self._servers.watch()
+            self._servers.watch(self._server_died)
 
     def end_servers(self) -> None:
         """End the scheduler and servers of this worker, which has joined no job."""

@@ -47,12 +47,14 @@ class ServerProcesses:
     standard input ends before that line ends, too.
 
     A thread that lives as long as this process starts and watches them: for the kernel the parent of a process, with
-    which it dies, is the thread that started it.  `on_death` is called with a sentence if one of them ends before
-    :meth:`wait_for_exit`.
+    which it dies, is the thread that started it.
     """
 
-    def __init__(self, on_death: Callable[[str], None]):
-        self._on_death = on_death
+    def __init__(self) -> None:
+        self._on_death: Callable[[str], None] = lambda text: None
+        #: The environment of all processes.  With the variables of a worker a server would take itself for one.
+        left_out = launcher.OF_HOROVODRUN + ('DMLC_ROLE', launcher.STANDBY)
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         self._processes: List[Tuple[str, subprocess.Popen]] = []
         self._is_watching = self._may_end = self._is_closed = False
         #: Processes to start: command line, environment, and the future of the process.
@@ -61,12 +63,7 @@ class ServerProcesses:
 
     def start(self, role: str) -> None:
         """Start a process as `role`, 'scheduler' or 'server'; it waits for :meth:`configure`."""
-        # With the variables of a worker a server would take itself for one.
-        env = {name: value for name, value in os.environ.items() if not name.startswith(launcher.OF_HOROVODRUN)}
-        env.pop('DMLC_ROLE', None)
-        env.setdefault('OMP_NUM_THREADS', '1')
-        env['MXHYBRID_ROLE'] = role
-        env['MXHYBRID_PARENT'] = str(os.getpid())
+        env = dict({'OMP_NUM_THREADS': '1'}, **self.environment, MXHYBRID_ROLE=role, MXHYBRID_PARENT=str(os.getpid()))
         started: 'Future[subprocess.Popen]' = Future()
         self._requests.put(([sys.executable, '-c', child_program(_MODULES[role])], env, started))
         self._processes.append((role, started.result()))
@@ -88,9 +85,9 @@ class ServerProcesses:
         """Return role and process id of each process."""
         return [[role, process.pid] for role, process in self._processes]
 
-    def watch(self) -> None:
-        """Begin to report the death of a process."""
-        self._is_watching = True
+    def watch(self, on_death: Callable[[str], None]) -> None:
+        """Call `on_death` with a sentence if one of the processes ends before :meth:`wait_for_exit`."""
+        self._on_death, self._is_watching = on_death, True
 
     def _run(self) -> None:
         while True:
@@ -138,3 +135,29 @@ class ServerProcesses:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+#: The processes that were started before this worker joins a job.
+_early: List[ServerProcesses] = []
+
+
+def start_early(roles: List[str]) -> None:
+    """Start processes for a job that this worker will join: they import their modules before."""
+    if roles:
+        _early.append(ServerProcesses())
+        for role in roles:
+            _early[0].start(role)
+
+
+def started(roles: List[str]) -> ServerProcesses:
+    """Return processes with these roles: those that were started early, unless the script has changed the environment.
+    """
+    servers = ServerProcesses()
+    while _early:
+        early = _early.pop()
+        if early.roles == roles and early.environment == servers.environment:
+            return early
+        early.end()
+    for role in roles:
+        servers.start(role)
+    return servers

@@ -452,8 +452,7 @@ class Distributed:
     def broadcast(self, array: Any, operation: str) -> None:
         """Overwrite a dense array with worker 0's (blocks)."""
         with self._lifeline.waiting(operation):
-            self._collective.broadcast_(array, '%s.%s' % (self._prefix, operation))
-            array.wait_to_read()
+            self._collective.copy_from_worker_0(array, '%s.%s' % (self._prefix, operation))
 
     def barrier(self) -> None:
         """Wait for all workers."""

@@ -6,7 +6,7 @@ that runs.
 """
 import contextlib
 import os
-from typing import Any, List, Mapping, NamedTuple
+from typing import Any, List, Mapping, NamedTuple, Optional
 
 from ..base.errors import JobError
 from .local_sockets import Connection, connect
@@ -51,15 +51,15 @@ class KeeperConnection(NamedTuple):
     folder: str
 
 
-def open_channel(purpose: str) -> KeeperConnection:
-    """Connect with the keeper of this host.
+def open_channel(purpose: str, seconds: Optional[float] = _ANSWER_S) -> KeeperConnection:
+    """Connect with the keeper of this host, which answers within some seconds, or at any time.
 
     TooLateError if this process belongs to a generation that has ended; JobError or OSError if there is no keeper.
     """
     connection = connect(socket_name(os.environ[KEEPER], _host_of()))
     try:
         connection.send(['hello', generation_of(), purpose])
-        answer, _ = connection.receive(_ANSWER_S)
+        answer, _ = connection.receive(seconds)
         if answer[0] == 'refused':
             raise TooLateError(answer[1])
         return KeeperConnection(connection, answer[1])

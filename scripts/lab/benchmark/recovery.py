@@ -1,7 +1,8 @@
 """The workload `recovery`: the cost of commits in memory, and the seconds from a kill to the first repeated step.
 
 An elastic job trains with a worker and a server on each emulated host.  It runs without commits, with a commit every
-`EVERY` steps, and then with a kill of a worker, of a server and of all processes of a host in its middle.
+`EVERY` steps, and then with a kill of a worker, of a server and of all processes of a host in its middle; of a worker
+and of a server also while the next generation stands by.
 """
 import argparse
 import contextlib
@@ -20,7 +21,8 @@ from . import report
 
 NAME = 'recovery'
 EVERY = 10
-CASES = ('no commits', 'commits', 'worker killed', 'server killed', 'host killed')
+CASES = ('no commits', 'commits', 'worker killed', 'server killed', 'host killed', 'worker killed, standby',
+         'server killed, standby')
 _BODY = Path(__file__).resolve().parent / 'recovery_worker.py'
 _MEGABYTES = 100.0
 
@@ -35,7 +37,7 @@ def _kill(cluster: Any, job: Any, case: str) -> None:
     """Kill the second host's worker, its server, or all of its processes."""
     host = cluster.hosts[1].namespace
     pids = cluster.pids(host)
-    if case != 'host killed':
+    if not case.startswith('host'):
         role = case.split()[0]
         pids = [process.pid for process in job.processes(role) if process.pid in pids][:1]
     for pid in pids:
@@ -45,17 +47,20 @@ def _kill(cluster: Any, job: Any, case: str) -> None:
 
 def measure(args: argparse.Namespace, case: str, hosts: int) -> Dict[str, Any]:
     """Run a job; return the figures of a case."""
-    steps = args.warmup + EVERY * max(2, args.steps // EVERY)
-    kills = case.endswith('killed')
+    kills, stands_by = 'killed' in case, case.endswith('standby')
+    steps = args.warmup + EVERY * max(12 if stands_by else 2, args.steps // EVERY)
     with tempfile.TemporaryDirectory() as directory, EmulatedCluster(hosts, args.mbit[0]) as cluster:
         names = ','.join(host.name + ':1' for host in cluster.hosts)
         command = [sys.executable, '-m', 'mxhybrid', 'run', '-np', str(hosts), '--min-np', str(hosts - 1), '-H', names,
-                   '--network-interface', 'e0', sys.executable, str(_BODY), directory, str(_MEGABYTES / args.shrink),
-                   str(steps), str(0 if case == 'no commits' else EVERY)]
+                   '--network-interface', 'e0', *(['--standby'] if stands_by else []), sys.executable, str(_BODY),
+                   directory, str(_MEGABYTES / args.shrink), str(steps), str(0 if case == 'no commits' else EVERY)]
         with cluster.start(0, command, env=dict(args.env), body=_BODY) as job:
             killed_s: Optional[float] = None
             if kills:
-                job.wait_until(lambda: len(_steps(directory)) > args.warmup + EVERY + EVERY // 2, args.timeout, 'steps')
+                if stands_by:
+                    job.wait_for_output('generation 1 stands by', args.timeout)
+                made = max(len(_steps(directory)), args.warmup + EVERY) // EVERY * EVERY
+                job.wait_until(lambda: len(_steps(directory)) > made + EVERY // 2, args.timeout, 'steps')
                 killed_s = time.time()
                 _kill(cluster, job, case)
             output = job.wait(args.timeout).ok().output

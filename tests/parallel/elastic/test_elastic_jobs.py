@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from lab.jobs import start_command
 from lab.launchers import job_command
+from lab.processes import read_environ
 
 from . import BODY, read_steps, run_command
 
@@ -76,6 +77,32 @@ def test_killed_processes_cost_the_steps_since_the_commit(tmp_path, undisturbed)
     assert result.results[0]['resets'] == [3]
     assert 'restored from /proc/' in result.output and 'attempt 1 of 3' in result.output
     assert 'attempt 2 of 3' not in result.output  # each generation has made a commit
+
+
+def workers_of(job, generation):
+    """The process ids of the workers of a generation, by rank."""
+    return {process.rank: process.pid for process in job.processes('worker')
+            if read_environ(process.pid).get('MXHYBRID_RESTART') == str(generation)}
+
+
+@pytest.mark.timeout(400)
+def test_a_generation_that_stands_by_takes_over(tmp_path, undisturbed):
+    """A worker is killed, then one that stands by, and then worker 0."""
+    directory = tmp_path / 'standby'
+    with start(directory, ['--standby'], ['--wait-after', 8, 18]) as job:
+        job.wait_for_output('generation 1 stands by', timeout=90)
+        job.kill(workers_of(job, 0)[1])
+        job.wait_for_output('generation 1: 2 workers on localhost:2, which stood by', timeout=30)
+        (directory / 'go-8').touch()
+        job.wait_for_output('generation 2 stands by', timeout=90)
+        job.kill(workers_of(job, 2)[0])
+        job.wait_until(lambda: not workers_of(job, 2), 30, 'the end of those that stand by')
+        job.kill(workers_of(job, 1)[0])
+        (directory / 'go-18').touch()
+        result = job.wait(timeout=150).ok()
+    assert_same_weights(result, undisturbed)
+    assert 'generation 3: 2 workers on localhost:2\n' in result.output and result.results[0]['resets'] == [3]
+    assert [made[0] for made in read_steps(directory)] == sorted(made[0] for made in read_steps(directory))
 
 
 @pytest.mark.timeout(400)

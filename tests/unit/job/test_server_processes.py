@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from lab.launchers import REPOSITORY
 
-from mxhybrid.job import guard as guard_module
+from mxhybrid.job import guard as guard_module, server_processes
 from mxhybrid.job.guard import Guard
 from mxhybrid.job.server_processes import ServerProcesses
 
@@ -40,7 +40,7 @@ def start_servers(tmp_path, monkeypatch):
         write_module(tmp_path, text)
         monkeypatch.syspath_prepend(str(tmp_path))
         deaths = []
-        started.append(ServerProcesses(deaths.append))
+        started.append(ServerProcesses())
         return started[-1], deaths
 
     yield start
@@ -90,6 +90,20 @@ def test_servers_wait_for_instructions_and_hide_the_secret(start_servers, tmp_pa
     assert (tmp_path / 'out').read_text() == repr(('the secret', False, '2', ''))
 
 
+def test_early_processes_serve_in_the_same_environment_only(start_servers, monkeypatch):
+    start_servers('import sys; sys.stdin.read()')
+    early = []
+    for name in ('SAME', 'CHANGED'):
+        server_processes.start_early(['server'])
+        early.append(server_processes._early[0])
+        if name == 'CHANGED':
+            monkeypatch.setenv(name, '1')
+        taken = server_processes.started(['server'])
+        assert (taken is early[-1]) == (name == 'SAME') and taken.roles == ['server']
+        taken.end()
+    assert early[1]._processes[0][1].wait(30) == -9
+
+
 def test_servers_without_instructions_end_with_their_worker(start_servers, tmp_path, monkeypatch):
     monkeypatch.setenv('OUT', str(tmp_path / 'out'))
     servers, _ = start_servers(READ_INSTRUCTIONS)
@@ -105,7 +119,7 @@ def test_a_server_that_died_before_its_instructions_is_reported(start_servers):
     pid = servers._processes[0][1].pid
     until(lambda: servers._processes[0][1].poll() is not None)
     servers.configure({}, 'abc')
-    servers.watch()
+    servers.watch(deaths.append)
     until(lambda: deaths)
     assert deaths == ['the server with pid %d on host %s ended with exit status 3' % (pid, socket.gethostname())]
 
@@ -130,7 +144,7 @@ def test_servers_outlive_the_thread_that_started_them(start_servers):
     thread = threading.Thread(target=servers.start, args=('server',))
     thread.start()
     thread.join()
-    servers.watch()
+    servers.watch(deaths.append)
     assert [role for role, _ in servers.pids()] == ['server']
     # Each look at it comes after the thread's end, and a signal would have come with that.
     time.sleep(1)
@@ -148,7 +162,7 @@ def test_the_death_of_a_server_is_reported_once(start_servers):
     servers, deaths = start_servers('import time; time.sleep(60)')
     servers.start('scheduler')
     servers.start('server')
-    servers.watch()
+    servers.watch(deaths.append)
     pid = servers._processes[1][1].pid
     os.kill(pid, signal.SIGKILL)
     until(lambda: deaths)
@@ -161,7 +175,7 @@ def test_servers_may_end_after_wait_for_exit_and_must(start_servers, monkeypatch
     monkeypatch.setattr('mxhybrid.job.server_processes.EXIT_GRACE_S', 0.2)
     servers, deaths = start_servers('import time; time.sleep(60)')
     servers.start('server')
-    servers.watch()
+    servers.watch(deaths.append)
     servers.wait_for_exit()
     assert servers._processes[0][1].returncode == -signal.SIGKILL
     time.sleep(0.8)

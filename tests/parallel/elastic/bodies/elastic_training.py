@@ -55,6 +55,7 @@ def main():
     parser.add_argument('--pause', type=float, default=0.0)
     parser.add_argument('--fail-at', type=int, default=-1)
     parser.add_argument('--save-at', type=int, default=-1)
+    parser.add_argument('--wait-after', type=int, nargs='*', default=[], help='steps; wait for DIRECTORY/go-STEP')
     parser.add_argument('--die-in-commit', action='store_true')
     parser.add_argument('--checkpoints', action='store_true', help='no State: checkpoints on disk')
     arguments = parser.parse_args()
@@ -93,6 +94,8 @@ def main():
             with open(os.path.join(arguments.directory, 'steps'), 'a') as file:
                 file.write('%s %d %d\n' % (os.environ.get('MXHYBRID_RESTART', 0), step, store.num_workers))
         time.sleep(arguments.pause)
+        while step in arguments.wait_after and not os.path.exists(os.path.join(arguments.directory, 'go-%d' % step)):
+            time.sleep(0.05)
         if state is None:
             if step % arguments.every == 0:
                 mxhybrid.checkpoint.save(disk, net, trainer, step)
