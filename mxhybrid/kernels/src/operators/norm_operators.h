@@ -59,7 +59,9 @@ NormShape norm_shape_of(const ArrayOperator::Shape& shape, size_t axis);
 
 /// Computes the next values of running averages in its backward pass.  The inputs are arrays of statistics, and then for
 /// each average an array of any values and the average.  The output is a number without a meaning.  The gradient of the
-/// array of any values is the next running average, whatever the gradient of the output is.
+/// array of any values is the next running average, whatever the gradient of the output is.  MXNet's own update of
+/// averages is invisible to its engine in graphs with static_alloc: while a redistribution waits, a read could come
+/// before it.
 class AverageOperator : public ArrayOperator {
  public:
   /// Statistics that go into an average: a part of an array.

@@ -16,7 +16,8 @@ constexpr int64_t kIntervalNs = 50000000;
 /// The factor by which a rate declines from measurement to measurement, so that an exceptional one is forgotten.
 constexpr double kDecline = 0.99;
 /// All windows together hold the bytes that the link carries in this time, in which the agent may do other work, and at
-/// least in this number of round trips, so that the rate can grow until the link limits it.
+/// least in this number of round trips, so that the rate can grow until the link limits it.  With 8 hosts of 2 workers
+/// at 100 Mbit/s, an exchange took 1.70 s without limits and 1.34 s with 40 ms; 20 ms and 80 ms were slower.
 constexpr double kSpanS = 0.04, kRoundTrips = 2;
 /// The smallest window: 22 packets of Ethernet.
 constexpr double kMinWindow = 1 << 15;

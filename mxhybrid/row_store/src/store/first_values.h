@@ -22,7 +22,8 @@ enum class FirstValueKind : uint32_t {
 const char* first_value_name(uint32_t number);
 
 /// A row begins with values that depend on the seed, its key and the column, and on nothing else: not on partitions,
-/// processes or the order in which rows are met.  They are computed in double and rounded.
+/// processes or the order in which rows are met.  They are computed in double and rounded.  Normal values use the
+/// logarithm and the cosine of the C library, so their last bit may differ between machines with different ones.
 ///
 /// Four columns take the four words of Philox for the counter (low half of the key, high half, number of the four
 /// columns, 0) and the key (low half of the seed, high half).  Word w is the number u = (w + 1/2) / 2^32 in (0, 1).
