@@ -255,7 +255,7 @@ def test_results():
             pairs = re.findall(r'([\d.]+) \(([\d.]+)x\)', cell)
             assert [ratio for _, ratio in pairs] == ['%.1f' % (float(figure) / float(own)) for (figure, _), own in
                                                      zip(pairs, ours.split(', '))] and len(pairs) == ours.count(',') + 1
-    assert len(table('setting')) == 3
+    assert len(table('setting')) == 5
     rows = table('hosts, link')
     for _, *cells in rows:
         figures = [float(cell.strip('*')) for cell in cells]
