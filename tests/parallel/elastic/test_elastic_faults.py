@@ -1,7 +1,8 @@
-"""Faults of elastic jobs on this host at rare moments."""
+"""Faults of elastic jobs on this host at rare moments, and discovery scripts that fail."""
 import pytest
+from lab.jobs import start_command
 
-from . import assert_same_weights, read_steps, start, wait_for_step, worker_pid
+from . import BODY, assert_same_weights, read_steps, run_command, start, wait_for_step, worker_pid
 
 
 @pytest.mark.timeout(400)
@@ -22,3 +23,72 @@ def test_faults_in_the_middle_of_a_restore(tmp_path, undisturbed):
     steps = read_steps(directory)
     assert {generation for generation, _, _ in steps} == {0, 3} and result.results[0]['resets'] == [3]
     assert min(step for generation, step, _ in steps if generation == 3) in (6, 11)
+
+
+def replace(path, text):
+    """Write a file that a script may read at the same time."""
+    scratch = path.with_suffix('.scratch')
+    scratch.write_text(text)
+    scratch.replace(path)
+
+
+def discovery_script(tmp_path, text):
+    """A program that prints hosts."""
+    path = tmp_path / 'discover'
+    path.write_text('#!/bin/sh\n' + text)
+    path.chmod(0o755)
+    return path
+
+
+#: Outcomes of a discovery script, by the word in a file, and the problems that the launcher names.
+DISCOVERY = """
+echo >> {0}.runs
+case $(cat {0}) in
+    good) echo localhost:2;;
+    fails) exit 1;;
+    twice) echo localhost:1; echo localhost:2;;
+    slow) sleep 1000;;
+esac
+"""
+PROBLEMS = {'fails': 'ended with status 1', 'empty': 'printed no host', 'slow': 'took more than 10 s',
+            'twice': "the output: host 'localhost' is given twice: give it once, with all of its workers"}
+
+
+@pytest.mark.timeout(400)
+def test_a_job_trains_while_its_discovery_script_fails(tmp_path, undisturbed):
+    """The job waits for the first list; then it goes on with the last one, and names each problem once."""
+    directory, mode = tmp_path / 'discovery', tmp_path / 'mode'
+    replace(mode, 'fails')
+
+    def wait_for_runs(count):
+        runs = (tmp_path / 'mode.runs').read_text().count('\n')
+        job.wait_until(lambda: (tmp_path / 'mode.runs').read_text().count('\n') >= runs + count, 60, 'more runs')
+
+    script = discovery_script(tmp_path, DISCOVERY.format(mode))
+    with start(directory, ['--host-discovery-script', script], ['--hold-at', 29]) as job:
+        job.wait_for_output('ended with status 1: waiting for hosts', timeout=30)
+        for word in ('good', 'empty', 'fails', 'twice', 'slow'):
+            replace(mode, word)
+            if word == 'good':
+                wait_for_step(job, directory, 0, 3)
+            else:
+                job.wait_for_output(PROBLEMS[word] + ': the hosts stay localhost', timeout=60)
+            if word != 'slow':
+                wait_for_runs(3)
+        (directory / 'go').write_text('')
+        result = job.wait(timeout=90).ok()  # the script ends, too
+    assert_same_weights(result, undisturbed)
+    assert {generation for generation, _, _ in read_steps(directory)} == {0}
+    for problem in PROBLEMS.values():
+        assert result.output.count(problem + ': the hosts stay localhost') == 1, problem
+
+
+@pytest.mark.parametrize('word', sorted(PROBLEMS))
+def test_a_discovery_script_that_always_fails_ends_the_job(tmp_path, word):
+    mode = tmp_path / 'mode'
+    mode.write_text(word)
+    script = discovery_script(tmp_path, DISCOVERY.format(mode))
+    options = ['-np', 2, '--elastic-timeout', 2, '--host-discovery-script', script]
+    with start_command(run_command(options, [tmp_path]), body=BODY) as job:
+        result = job.wait(timeout=60).failed('%s after 2 s: the job ends' % PROBLEMS[word])
+    assert result.output.count('the hosts stay none') == 1 and 'generation 0' not in result.output
