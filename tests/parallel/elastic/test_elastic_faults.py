@@ -1,4 +1,6 @@
-"""Faults of elastic jobs on this host at rare moments, and discovery scripts that fail."""
+"""Faults of elastic jobs on this host at rare moments, scripts that cannot run on all numbers of workers, and discovery
+scripts that fail.
+"""
 import pytest
 from lab.jobs import start_command
 
@@ -38,6 +40,37 @@ def discovery_script(tmp_path, text):
     path.write_text('#!/bin/sh\n' + text)
     path.chmod(0o755)
     return path
+
+
+@pytest.mark.timeout(400)
+def test_a_job_waits_for_a_number_of_workers_that_its_plan_can_use(tmp_path, undisturbed):
+    """A host with one of two workers goes, and the plan does not fit one worker; then it comes back."""
+    directory, hosts = tmp_path / 'plan', tmp_path / 'hosts'
+    replace(hosts, 'localhost:2')
+    options = ['--min-np', 1, '--host-discovery-script', discovery_script(tmp_path, 'cat %s' % hosts)]
+    with start(directory, options, ['--pause', 0.3, '--plan-for', 2]) as job:
+        wait_for_step(job, directory, 0, 3)
+        replace(hosts, 'localhost:1')
+        job.wait_for_output('waiting for hosts', timeout=90)
+        replace(hosts, 'localhost:2')
+        result = job.wait(timeout=150).ok()
+    assert_same_weights(result, undisturbed)
+    assert 'the script cannot run on 1 workers: InputError: plan: ' in result.output
+    assert 'for 2 workers, but the job has 1' in result.output and 'attempt' not in result.output
+    steps = read_steps(directory)
+    assert [step for _, step, _ in steps] == list(range(1, 31)) and {made[0] for made in steps} == {0, 2}
+
+
+@pytest.mark.parametrize('with_script', [False, True])
+def test_a_job_ends_if_its_plan_cannot_use_the_workers(tmp_path, with_script):
+    """It does not start again on the same number of workers, and waits for others only if they may come."""
+    options = ['--max-np', 1]
+    if with_script:
+        options += ['--elastic-timeout', 2, '--host-discovery-script', discovery_script(tmp_path, 'echo localhost')]
+    with start_command(run_command(options, [tmp_path, '--plan-for', 2]), body=BODY) as job:
+        result = job.wait(timeout=90).failed('the script cannot run on 1 workers: InputError: plan: ')
+    assert 'generation 1' not in result.output and result.returncode == 1
+    assert ('after 2 s: the job ends' in result.output) == with_script
 
 
 #: Outcomes of a discovery script, by the word in a file, and the problems that the launcher names.
