@@ -191,7 +191,7 @@ class ElasticLauncher:
                 sum(host.slots for host in known), options.min_np, ', '.join(host.name for host in known) or 'no host',
                 '; %s' % self._discovery.problem if self._discovery is not None and self._discovery.problem else '')
             wait_s = self._cooldowns.next_s(hosts)
-            if problem and self._discovery is None and wait_s is None:  # no other number can come
+            if problem and not (self._proven and (self._discovery or wait_s)):  # no number has worked, or none can come
                 logger.error('%s', problem)
                 return []
             left_s = deadline - time.monotonic()

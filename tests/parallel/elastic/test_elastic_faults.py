@@ -61,16 +61,28 @@ def test_a_job_waits_for_a_number_of_workers_that_its_plan_can_use(tmp_path, und
     assert [step for _, step, _ in steps] == list(range(1, 31)) and {made[0] for made in steps} == {0, 2}
 
 
+@pytest.mark.timeout(400)
+def test_a_job_ends_if_no_number_comes_that_its_plan_can_use(tmp_path):
+    directory, hosts = tmp_path / 'plan', tmp_path / 'hosts'
+    replace(hosts, 'localhost:2')
+    options = ['--min-np', 1, '--elastic-timeout', 3,
+               '--host-discovery-script', discovery_script(tmp_path, 'cat %s' % hosts)]
+    with start(directory, options, ['--pause', 0.3, '--plan-for', 2]) as job:
+        wait_for_step(job, directory, 0, 3)
+        replace(hosts, 'localhost:1')
+        result = job.wait(timeout=120).failed('the job has 1', 'after 3 s: the job ends. Add hosts, or change --min-np')
+    assert result.output.count('the script cannot run on 1 workers: InputError: plan: ') == 2
+    assert 'generation 2' not in result.output and result.returncode == 1
+
+
 @pytest.mark.parametrize('with_script', [False, True])
-def test_a_job_ends_if_its_plan_cannot_use_the_workers(tmp_path, with_script):
-    """It does not start again on the same number of workers, and waits for others only if they may come."""
+def test_a_job_does_not_start_again_if_its_plan_has_never_fitted(tmp_path, with_script):
     options = ['--max-np', 1]
     if with_script:
-        options += ['--elastic-timeout', 2, '--host-discovery-script', discovery_script(tmp_path, 'echo localhost')]
+        options += ['--host-discovery-script', discovery_script(tmp_path, 'echo localhost')]
     with start_command(run_command(options, [tmp_path, '--plan-for', 2]), body=BODY) as job:
         result = job.wait(timeout=90).failed('the script cannot run on 1 workers: InputError: plan: ')
-    assert 'generation 1' not in result.output and result.returncode == 1
-    assert ('after 2 s: the job ends' in result.output) == with_script
+    assert 'generation 1' not in result.output and 'waiting' not in result.output and result.returncode == 1
 
 
 #: Outcomes of a discovery script, by the word in a file, and the problems that the launcher names.
