@@ -1,5 +1,8 @@
 """The hosts of an elastic job: a fixed list or those that a script prints, without hosts that failed a short time ago.
 """
+import contextlib
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -49,6 +52,7 @@ class Discovery:
         self._hosts: List[Host] = []
         self._problem = ''
         self._closed = threading.Event()
+        self._process: Optional['subprocess.Popen[str]'] = None
         self._thread = threading.Thread(target=self._run, name='mxhybrid-discovery', daemon=True)
 
     def start(self) -> 'Discovery':
@@ -68,22 +72,34 @@ class Discovery:
         return self._problem
 
     def close(self) -> None:
-        """Run the script no more."""
+        """Run the script no more, and end it."""
         self._closed.set()
+        self._end()
 
     def _run(self) -> None:
         while not self._closed.wait(INTERVAL_S):
             self._look()
 
+    def _end(self) -> None:
+        """End the script with its children, which may hold its output open."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
     def _look(self) -> None:
         problem, hosts = '', self._hosts
         try:
-            done = subprocess.run([self._script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=SCRIPT_S,
-                                  universal_newlines=True, check=False)
-            if done.returncode:
-                problem = 'ended with status %d' % done.returncode
+            with subprocess.Popen([self._script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  universal_newlines=True, start_new_session=True) as self._process:
+                try:
+                    output, _ = self._process.communicate(timeout=SCRIPT_S)
+                except subprocess.TimeoutExpired:
+                    self._end()
+                    raise
+            if self._process.returncode:
+                problem = 'ended with status %d' % self._process.returncode
             else:
-                hosts = parse_hosts(done.stdout.split(), self._slots, 'the output')
+                hosts = parse_hosts(output.split(), self._slots, 'the output')
                 problem = '' if hosts else 'printed no host'
         except subprocess.TimeoutExpired:
             problem = 'took more than %g s' % SCRIPT_S
@@ -91,7 +107,7 @@ class Discovery:
             problem = str(error)
         if problem:
             problem = '--host-discovery-script %s: %s' % (self._script, problem)
-            if problem != self._problem:
+            if problem != self._problem and not self._closed.is_set():
                 logger.warning('%s: the hosts stay %s', problem, ', '.join(host.name for host in self._hosts) or 'none')
         self._problem = problem
         if not problem and hosts != self._hosts:

@@ -99,6 +99,9 @@ class ElasticLauncher:
         self._unneeded: List['subprocess.Popen[bytes]'] = []
         self._order: List[str] = []
         self._commits = self._commit_bytes = 0
+        #: Why the script cannot run on a number of workers, and the numbers on which it has made progress.
+        self._refused: Dict[int, str] = {}
+        self._proven: Set[int] = set()
         self._last_ping = 0.0
         self._reset()
 
@@ -117,6 +120,8 @@ class ElasticLauncher:
         self._here: Set[str] = set()
         self._uncopied = False
         self._standing_by = 0
+        #: The first SettingError or InputError with which a script ended.
+        self._refusal = ''
         #: Hosts of which a worker got SIGTERM.
         self._leaving: List[str] = []
 
@@ -139,13 +144,15 @@ class ElasticLauncher:
                 signal.signal(number, handler)
 
     def _run(self) -> int:
-        attempts = 0
+        attempts = status = 0
         while True:
             self._reset()
             self._used = self._wait_for_hosts()
             if not self._used:
-                return 128 + self._stopped if self._stopped else 1
-            status = self._run_generation()
+                return 128 + self._stopped if self._stopped else status or 1
+            status, workers = self._run_generation(), sum(host.slots for host in self._used)
+            if self._has_progress:
+                self._proven.add(workers)
             if self._stopped is not None:
                 logger.error('ended by %s', signal.Signals(self._stopped).name)
                 return status or 128 + self._stopped
@@ -155,11 +162,14 @@ class ElasticLauncher:
                 return 0
             if status == 0:
                 continue
+            if self._refusal and workers not in self._proven:
+                self._refused[workers] = 'the script cannot run on %d workers: %s' % (workers, self._refusal)
+                continue
             attempts = 1 if self._has_progress else attempts + 1
             if attempts > self._options.reset_limit:
-                logger.error('generation %d ended with %s: giving up after %d failures without a commit or a '
-                             'checkpoint. See the output for the cause, or raise --reset-limit', self._generation,
-                             describe_status(status), attempts)
+                logger.error('generation %d, of %d workers, ended with %s: giving up after %d failures without a '
+                             'commit or a checkpoint. See the output for the cause, or raise --reset-limit',
+                             self._generation, workers, describe_status(status), attempts)
                 return status
             logger.warning('generation %d ended with %s: the job starts again, attempt %d of %d', self._generation,
                            describe_status(status), attempts, self._options.reset_limit)
@@ -178,13 +188,18 @@ class ElasticLauncher:
         order = {name: place for place, name in enumerate(self._order)}
         return sorted(self._cooldowns.without(hosts), key=lambda host: order.get(host.name, len(order)))
 
+    def _choose(self) -> Tuple[List[Host], str]:
+        """Return the hosts to use, none if there are too few, and why the script cannot run on them, '' if it can."""
+        chosen = chosen_slots(self._known(), self._options.min_np, self._options.max_np)
+        return chosen, self._refused.get(sum(host.slots for host in chosen), '')
+
     def _wait_for_hosts(self) -> List[Host]:
         """Return the hosts of the next generation, on which keepers run; none if there are too few in time."""
         options = self._options
         deadline, has_told = time.monotonic() + options.elastic_timeout_s, False
         while self._stopped is None:
-            chosen = chosen_slots(self._known(), options.min_np, options.max_np)
-            if chosen:
+            chosen, problem = self._choose()
+            if chosen and not problem:
                 absent = self._keepers.use([host.name for host in chosen])
                 if not absent:
                     return self._by_commits(chosen)
@@ -193,9 +208,13 @@ class ElasticLauncher:
                 continue
             hosts = options.hosts if self._discovery is None else self._discovery.hosts
             known = self._known()
-            state = '%d of at least %d workers have a place, on %s%s' % (
+            state = problem or '%d of at least %d workers have a place, on %s%s' % (
                 sum(host.slots for host in known), options.min_np, ', '.join(host.name for host in known) or 'no host',
                 '; %s' % self._discovery.problem if self._discovery is not None and self._discovery.problem else '')
+            wait_s = self._cooldowns.next_s(hosts)
+            if problem and not (self._proven and (self._discovery or wait_s)):  # no number has worked, or none can come
+                logger.error('%s', problem)
+                return []
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 logger.error('%s after %g s: the job ends. Add hosts, or change --min-np or --elastic-timeout', state,
@@ -204,7 +223,6 @@ class ElasticLauncher:
             if not has_told:
                 logger.warning('%s: waiting for hosts, for at most %g s', state, options.elastic_timeout_s)
                 has_told = True
-            wait_s = self._cooldowns.next_s(hosts)
             self._handle_one(min(left_s, 1.0 if wait_s is None else wait_s + 0.01))
         return []
 
@@ -386,6 +404,8 @@ class ElasticLauncher:
             self._standing_by += 1
             if self._standing_by == sum(host.slots for host in self._used):
                 logger.info('generation %d stands by', self._last_generation)
+        elif kind == 'refusal':
+            self._refusal = self._refusal or str(value)
         elif kind == 'host_leaving':
             self._leave_out(keeper.host, _TAKEN)
             self._ask()
@@ -406,8 +426,8 @@ class ElasticLauncher:
 
     def _look_for_hosts(self) -> None:
         """Ask the workers to leave if other hosts than those of the generation are to be used."""
-        chosen = chosen_slots(self._known(), self._options.min_np, self._options.max_np)
-        if chosen and sorted(chosen) != sorted(self._used):
+        chosen, problem = self._choose()
+        if chosen and not problem and sorted(chosen) != sorted(self._used):
             names = [host.name for host in self._used]
             started = [host.name in names or self._keepers.is_started(host.name) for host in chosen]
             if all(started):

@@ -48,10 +48,11 @@ from mxnet.gluon import Trainer, nn
 from mxnet.gluon.contrib.estimator import CheckpointHandler
 from mxnet.gluon.parameter import Parameter, ParameterDict
 
-from ..base.errors import InputError
+from ..base.errors import InputError, SettingError
 from ..base.machine import remedy
 from ..comm.horovod_import import keep_symbols_local
 from ..job.join import fail_current, fails_like_another
+from ..messaging.keeper_channel import tell_keeper
 from ..messaging.local_sockets import Left
 from ..native.trainers import renew_arrays
 from . import on_demand_copy
@@ -395,6 +396,8 @@ def _excepthook(original: Any) -> Any:
             return
         advice, echo = remedy(value), isinstance(value, (mx.base.MXNetError, Left))
         text = '%s: %s%s' % (kind.__name__, _gist(str(value)), advice)
+        if isinstance(value, (InputError, SettingError)):
+            tell_keeper(['refusal', text])
         if echo or original is not sys.__excepthook__ or not fails_like_another(text):
             original(kind, value, traceback)
         fail_current(text, echo, is_written=not advice)

@@ -13,6 +13,8 @@ from lab.emulation import run
 from lab.jobs import run_job
 from lab.launchers import REPOSITORY
 
+from mxhybrid.base.proc import state_and_start
+
 from ..parallel.elastic import BODY, read_steps, run_command
 
 EVERY = 5
@@ -25,11 +27,11 @@ def expected(tmp_path_factory):
     return run_job(BODY, 'none', args=[directory]).ok().results[0]
 
 
-def start(cluster, directory, options, arguments=()):
+def start(cluster, directory, options, arguments=(), env=None):
     """Start a job by a launcher on the first host, which has no workers."""
     command = run_command([*options, '--network-interface', 'e0'],
                           [directory, '--every', EVERY, '--pause', 0.3, *arguments])
-    return cluster.start(0, command, body=BODY)
+    return cluster.start(0, command, env=env, body=BODY)
 
 
 def wait_for_step(job, directory, generation, step):
@@ -106,6 +108,44 @@ def test_hosts_come_and_go_without_a_lost_step(tmp_path, expected):
     assert [step for _, step, _ in steps] == list(range(1, 31)), 'no step is lost or repeated'
     assert [workers for generation, workers in sorted({(made[0], made[2]) for made in steps})] == [1, 2, 2]
     assert 'generation 2: 2 workers on hostc:1, hostd:1' in result.output
+
+
+@pytest.mark.timeout(400)
+def test_stopped_workers_of_earlier_generations_disturb_nothing(tmp_path, expected):
+    """Worker 1 stops before its keeper knows it, and continues two generations later; worker 0 stops in a commit.
+
+    The servers of its host stop, too: they would kill a silent worker.  horovodrun ends only the ssh of another host.
+    """
+    def stop(generation, host):
+        held = tmp_path / ('held.%d' % generation)
+        job.wait_until(held.exists, 100, 'a worker to be at its moment')
+        stopped = [process.pid for process in job.processes() if process.role in ('worker', 'server', 'scheduler')
+                   and cluster.host_of(process.pid) == host and process.environ['MXHYBRID_RESTART'] == str(generation)]
+        assert int(held.read_text()) in stopped and len(stopped) > 1
+        for pid in stopped:
+            job.kill(pid, signal.SIGSTOP)
+        return stopped
+
+    def running(pids):
+        return [pid for pid in pids if state_and_start(pid)[0] not in ('', 'Z', 'X')]
+
+    with EmulatedCluster(hosts=3) as cluster:
+        options = ['-np', 2, '-H', 'hostb:1,hostc:1']
+        with start(cluster, tmp_path, options, ['--hold'], {'MXHYBRID_SILENCE_TIMEOUT': 5}) as job:
+            first = stop(0, 2)
+            second = stop(1, 1)
+            assert running(first) == first
+            wait_for_step(job, tmp_path, 2, 7)
+            assert not running(second), 'the keeper kills a worker that writes into its folder; its servers follow'
+            for pid in first:
+                job.kill(pid, signal.SIGCONT)
+            job.wait_until(lambda: not running(first), 60, 'the end of the processes of generation 0')
+            result = job.wait(timeout=200).ok()
+        cluster.assert_idle()
+    assert_weights(result, expected, 2)
+    steps = read_steps(tmp_path)
+    assert min(step for generation, step, _ in steps if generation == 2) == 6
+    assert {generation for generation, _, _ in steps} == {1, 2}
 
 
 WORD_LM = REPOSITORY / 'examples' / 'word_lm.py'

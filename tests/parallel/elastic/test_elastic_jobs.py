@@ -3,57 +3,12 @@ import os
 import signal
 import subprocess
 
-import numpy as np
 import pytest
 from lab.jobs import start_command
 from lab.launchers import job_command
 from lab.processes import read_environ
 
-from . import BODY, read_steps, run_command
-
-EVERY = 5
-KEEPER = 'mxhybrid.elastic.keeper'
-
-
-def start(directory, options=(), arguments=(), env=None):
-    """Start a job of two workers that trains, and writes into a directory."""
-    directory.mkdir(exist_ok=True)
-    return start_command(run_command(['-np', 2, *options], [directory, '--every', EVERY, *arguments]), body=BODY,
-                         env=env)
-
-
-def wait_for_step(job, directory, generation, step):
-    """Wait until a generation has made a step."""
-    job.wait_until(lambda: any(made[:2] == (generation, step) for made in read_steps(directory)), 90,
-                   'step %d of generation %d' % (step, generation))
-
-
-def worker_pid(job, rank):
-    """The process id of a worker."""
-    return next(process.pid for process in job.processes('worker') if process.rank == rank)
-
-
-def keeper_pid(job):
-    """The process id of the keeper."""
-    return next(process.pid for process in job.processes() if KEEPER in process.cmdline)
-
-
-def assert_same_weights(result, expected):
-    """All workers have the weights of another job, to the last bit."""
-    assert set(result.results) == set(expected.results)
-    for rank, values in result.results.items():
-        for name in ('users', 'words', 'score'):
-            np.testing.assert_array_equal(values[name], expected.results[rank][name], name)
-
-
-@pytest.fixture(scope='module')
-def undisturbed(tmp_path_factory):
-    """A job without faults."""
-    directory = tmp_path_factory.mktemp('undisturbed')
-    with start(directory) as job:
-        result = job.wait(timeout=120).ok()
-    assert [step for _, step, _ in read_steps(directory)] == list(range(1, 31))
-    return result
+from . import BODY, EVERY, assert_same_weights, keeper_pid, read_steps, start, wait_for_step, worker_pid
 
 
 @pytest.mark.timeout(400)

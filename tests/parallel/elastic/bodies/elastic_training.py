@@ -7,6 +7,7 @@ import argparse
 import os
 import signal
 import time
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
@@ -14,7 +15,7 @@ from lab.reports import report
 from mxnet import autograd, gluon
 
 import mxhybrid
-from mxhybrid.checkpoint import files
+from mxhybrid.checkpoint import files, save_load
 
 BATCH, ROWS, WIDTH = 24, 50, 4
 
@@ -46,6 +47,45 @@ def train(net, trainer, step, rank, workers):
     trainer.step(BATCH)
 
 
+def wait_for(condition, seconds=300):
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError('the test does not go on')
+        time.sleep(0.05)
+
+
+def write(path, text):
+    """Write a file at once."""
+    scratch = path.with_suffix('.scratch')
+    scratch.write_text(str(text))
+    scratch.replace(path)
+
+
+def hold_in_restore(path):
+    """Let worker 0 write the name of the commit, and wait, when arrays are restored and dynamic tables are not."""
+    put_tables = save_load.put_tables
+
+    def held(trainer, tables, stored, workers, reader, note):
+        if workers.rank == 0:
+            write(path, os.path.basename(reader().path))
+            wait_for(lambda: False)
+        put_tables(trainer, tables, stored, workers, reader, note)
+    save_load.put_tables = held
+
+
+def call_in_commit(function, every):
+    """Let worker 0 call a function when all files of the second commit but the last one are written."""
+    write_manifest = files.Writer._write_manifest
+
+    def after_call(writer, number, content):
+        if number > every:
+            function()
+        return write_manifest(writer, number, content)
+    files.Writer._write_manifest = after_call
+
+
 def main():
     """Train, and report the weights."""
     parser = argparse.ArgumentParser()
@@ -57,15 +97,34 @@ def main():
     parser.add_argument('--save-at', type=int, default=-1)
     parser.add_argument('--wait-after', type=int, nargs='*', default=[], help='steps; wait for DIRECTORY/go-STEP')
     parser.add_argument('--die-in-commit', action='store_true')
+    parser.add_argument('--hold', action='store_true',
+                        help='worker 1 before it makes its State; in generation 1, worker 0 in its second commit')
+    parser.add_argument('--hold-restores', type=int, default=0, metavar='N', help='in the generations 1 to N')
+    parser.add_argument('--hold-at', type=int, default=-1, metavar='STEP', help='until there is a file "go"')
+    parser.add_argument('--plan-for', type=int, default=0, metavar='WORKERS', help='split another layer over them')
     parser.add_argument('--checkpoints', action='store_true', help='no State: checkpoints on disk')
     arguments = parser.parse_args()
     store = mx.kv.create('hybrid')
+    generation, directory = int(os.environ.get('MXHYBRID_RESTART', 0)), Path(arguments.directory)
+
+    def hold():
+        write(directory / ('held.%d' % generation), os.getpid())
+        wait_for(lambda: False)
+
+    if arguments.plan_for:
+        layer = gluon.nn.Dense(4, in_units=WIDTH)
+        layer.initialize()
+        mxhybrid.parallelize(layer, mxhybrid.parallel.grid(model=arguments.plan_for), (BATCH, WIDTH))
+    if 1 <= generation <= arguments.hold_restores:
+        hold_in_restore(directory / ('restoring.%d' % generation))
     mx.random.seed(3)
     net = Net()
     net.initialize()
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.5}, kvstore=store)
     disk = os.path.join(arguments.directory, 'checkpoints')
     state, resets = None, []
+    if arguments.hold and (generation, store.rank) == (0, 1):
+        hold()
     if arguments.checkpoints:
         restored = mxhybrid.checkpoint.load(disk, net, trainer)
         step = restored.step if restored else 0
@@ -76,23 +135,21 @@ def main():
         assert state.seen == BATCH * step
     print('worker %d of %d begins at step %d, restored from %s' % (
         store.rank, store.num_workers, step, restored and restored.path), flush=True)
-    if arguments.die_in_commit and state.generation == 0:
-        write_manifest = files.Writer._write_manifest
-
-        def die(writer, number, content):
-            if number > arguments.every:  # all other files of the second commit are written
-                os.kill(os.getpid(), signal.SIGKILL)
-            return write_manifest(writer, number, content)
-        files.Writer._write_manifest = die
+    if arguments.die_in_commit and generation == 0:
+        call_in_commit(lambda: os.kill(os.getpid(), signal.SIGKILL), arguments.every)
+    if arguments.hold and (generation, store.rank) == (1, 0):
+        call_in_commit(hold, arguments.every)
     while step < arguments.steps:
         if step == arguments.fail_at:
             raise ValueError('step %d always fails' % step)
+        if step == arguments.hold_at:
+            wait_for((directory / 'go').exists)
         train(net, trainer, step, store.rank, store.num_workers)
         step += 1
         mx.nd.waitall()
         if store.rank == 0:
             with open(os.path.join(arguments.directory, 'steps'), 'a') as file:
-                file.write('%s %d %d\n' % (os.environ.get('MXHYBRID_RESTART', 0), step, store.num_workers))
+                file.write('%d %d %d\n' % (generation, step, store.num_workers))
         time.sleep(arguments.pause)
         while step in arguments.wait_after and not os.path.exists(os.path.join(arguments.directory, 'go-%d' % step)):
             time.sleep(0.05)

@@ -1,0 +1,139 @@
+"""Faults of elastic jobs on this host at rare moments, scripts that cannot run on all numbers of workers, and discovery
+scripts that fail.
+"""
+import pytest
+from lab.jobs import start_command
+
+from . import BODY, assert_same_weights, read_steps, run_command, start, wait_for_step, worker_pid
+
+
+@pytest.mark.timeout(400)
+def test_faults_in_the_middle_of_a_restore(tmp_path, undisturbed):
+    """Worker 0, then a server, is killed when a part of a commit is restored: the same commit is restored again."""
+    directory = tmp_path / 'restore'
+    with start(directory, arguments=['--pause', 0.2, '--hold-restores', 2]) as job:
+        wait_for_step(job, directory, 0, 12)  # the commit of step 5 is complete before that of step 10 begins
+        job.kill(worker_pid(job, 1))
+        job.wait_until((directory / 'restoring.1').exists, 90, 'the restore of generation 1')
+        job.kill(worker_pid(job, 0))
+        job.wait_until((directory / 'restoring.2').exists, 90, 'the restore of generation 2')
+        job.kill(job.processes('server')[0].pid)
+        result = job.wait(timeout=150).ok()
+    assert_same_weights(result, undisturbed)
+    commit = (directory / 'restoring.1').read_text()
+    assert (directory / 'restoring.2').read_text() == commit and '/%s\n' % commit in result.output
+    steps = read_steps(directory)
+    assert {generation for generation, _, _ in steps} == {0, 3} and result.results[0]['resets'] == [3]
+    assert min(step for generation, step, _ in steps if generation == 3) in (6, 11)
+
+
+def replace(path, text):
+    """Write a file that a script may read at the same time."""
+    scratch = path.with_suffix('.scratch')
+    scratch.write_text(text)
+    scratch.replace(path)
+
+
+def discovery_script(tmp_path, text):
+    """A program that prints hosts."""
+    path = tmp_path / 'discover'
+    path.write_text('#!/bin/sh\n' + text)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.timeout(400)
+def test_a_job_waits_for_a_number_of_workers_that_its_plan_can_use(tmp_path, undisturbed):
+    """A host with one of two workers goes, and the plan does not fit one worker; then it comes back."""
+    directory, hosts = tmp_path / 'plan', tmp_path / 'hosts'
+    replace(hosts, 'localhost:2')
+    options = ['--min-np', 1, '--host-discovery-script', discovery_script(tmp_path, 'cat %s' % hosts)]
+    with start(directory, options, ['--pause', 0.3, '--plan-for', 2]) as job:
+        wait_for_step(job, directory, 0, 3)
+        replace(hosts, 'localhost:1')
+        job.wait_for_output('waiting for hosts', timeout=90)
+        replace(hosts, 'localhost:2')
+        result = job.wait(timeout=150).ok()
+    assert_same_weights(result, undisturbed)
+    assert 'the script cannot run on 1 workers: InputError: plan: ' in result.output
+    assert 'for 2 workers, but the job has 1' in result.output and 'attempt' not in result.output
+    steps = read_steps(directory)
+    assert [step for _, step, _ in steps] == list(range(1, 31)) and {made[0] for made in steps} == {0, 2}
+
+
+@pytest.mark.timeout(400)
+def test_a_job_ends_if_no_number_comes_that_its_plan_can_use(tmp_path):
+    directory, hosts = tmp_path / 'plan', tmp_path / 'hosts'
+    replace(hosts, 'localhost:2')
+    options = ['--min-np', 1, '--elastic-timeout', 3,
+               '--host-discovery-script', discovery_script(tmp_path, 'cat %s' % hosts)]
+    with start(directory, options, ['--pause', 0.3, '--plan-for', 2]) as job:
+        wait_for_step(job, directory, 0, 3)
+        replace(hosts, 'localhost:1')
+        result = job.wait(timeout=120).failed('the job has 1', 'after 3 s: the job ends. Add hosts, or change --min-np')
+    assert result.output.count('the script cannot run on 1 workers: InputError: plan: ') == 2
+    assert 'generation 2' not in result.output and result.returncode == 1
+
+
+@pytest.mark.parametrize('with_script', [False, True])
+def test_a_job_does_not_start_again_if_its_plan_has_never_fitted(tmp_path, with_script):
+    options = ['--max-np', 1]
+    if with_script:
+        options += ['--host-discovery-script', discovery_script(tmp_path, 'echo localhost')]
+    with start_command(run_command(options, [tmp_path, '--plan-for', 2]), body=BODY) as job:
+        result = job.wait(timeout=90).failed('the script cannot run on 1 workers: InputError: plan: ')
+    assert 'generation 1' not in result.output and 'waiting' not in result.output and result.returncode == 1
+
+
+#: Outcomes of a discovery script, by the word in a file, and the problems that the launcher names.
+DISCOVERY = """
+echo >> {0}.runs
+case $(cat {0}) in
+    good) echo localhost:2;;
+    fails) exit 1;;
+    twice) echo localhost:1; echo localhost:2;;
+    slow) sleep 1000;;
+esac
+"""
+PROBLEMS = {'fails': 'ended with status 1', 'empty': 'printed no host', 'slow': 'took more than 10 s',
+            'twice': "the output: host 'localhost' is given twice: give it once, with all of its workers"}
+
+
+@pytest.mark.timeout(400)
+def test_a_job_trains_while_its_discovery_script_fails(tmp_path, undisturbed):
+    """The job waits for the first list; then it goes on with the last one, and names each problem once."""
+    directory, mode = tmp_path / 'discovery', tmp_path / 'mode'
+    replace(mode, 'fails')
+
+    def wait_for_runs(count):
+        runs = (tmp_path / 'mode.runs').read_text().count('\n')
+        job.wait_until(lambda: (tmp_path / 'mode.runs').read_text().count('\n') >= runs + count, 60, 'more runs')
+
+    script = discovery_script(tmp_path, DISCOVERY.format(mode))
+    with start(directory, ['--host-discovery-script', script], ['--hold-at', 29]) as job:
+        job.wait_for_output('ended with status 1: waiting for hosts', timeout=30)
+        for word in ('good', 'empty', 'fails', 'twice', 'slow'):
+            replace(mode, word)
+            if word == 'good':
+                wait_for_step(job, directory, 0, 3)
+            else:
+                job.wait_for_output(PROBLEMS[word] + ': the hosts stay localhost', timeout=60)
+            if word != 'slow':
+                wait_for_runs(3)
+        (directory / 'go').write_text('')
+        result = job.wait(timeout=90).ok()  # the script ends, too
+    assert_same_weights(result, undisturbed)
+    assert {generation for generation, _, _ in read_steps(directory)} == {0}
+    for problem in PROBLEMS.values():
+        assert result.output.count(problem + ': the hosts stay localhost') == 1, problem
+
+
+@pytest.mark.parametrize('word', sorted(PROBLEMS))
+def test_a_discovery_script_that_always_fails_ends_the_job(tmp_path, word):
+    mode = tmp_path / 'mode'
+    mode.write_text(word)
+    script = discovery_script(tmp_path, DISCOVERY.format(mode))
+    options = ['-np', 2, '--elastic-timeout', 2, '--host-discovery-script', script]
+    with start_command(run_command(options, [tmp_path]), body=BODY) as job:
+        result = job.wait(timeout=60).failed('%s after 2 s: the job ends' % PROBLEMS[word])
+    assert result.output.count('the hosts stay none') == 1 and 'generation 0' not in result.output
