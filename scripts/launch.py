@@ -21,6 +21,7 @@ Differences:
   ended, with a warning: the workers' results are complete.
 - SIGINT, SIGTERM and SIGHUP end the whole job. So does SIGKILL of the launcher: a guardian process outlives it
   for that.
+- ``--launcher ssh`` takes names of hosts: ps-lite, which listens at addresses only, gets their addresses.
 - ``--launcher local`` lets the system choose the scheduler's port, so that jobs can start at the same time.
 - ``--env``, ``--env-worker`` and ``--env-server`` work: the tracker of MXNet 1.9.1 drops the first under ssh and mpi
   and takes the others for words of the command.
@@ -57,6 +58,8 @@ TERM_S = 4.0  # from SIGTERM to SIGKILL
 LINGER_S = 20.0  # for servers and the scheduler after the last worker
 ECHO_S = 3.0  # between a process that was sent SIGTERM and the one that sent it
 ANY_PORT = (0,)
+#: Variable with the name of a process's host in the hostfile.
+NODE = 'MXHYBRID_NODE'
 #: Options of elastic jobs, with their numbers of values.
 ELASTIC = {'--min-np': 1, '--max-np': 1, '--host-discovery-script': 1, '--slots-per-host': 1, '--reset-limit': 1,
            '--elastic-timeout': 1, '--blacklist-cooldown-range': 2}
@@ -361,7 +364,7 @@ def describe_command(command, env):
     # Under ssh and mpi the role travels in the command line, elsewhere in the environment.
     match = re.search(r'DMLC_ROLE[= ](\w+)', command)
     role = match.group(1) if match else env.get('DMLC_ROLE', 'submission')
-    host = re.search(r'DMLC_NODE_HOST=([^;\s]+)', command)
+    host = re.search(NODE + r'=([^;\s]+)', command)
     if host:
         return role, '%s on %s' % (role, host.group(1))
     if 'DMLC_TASK_ID' in env:
@@ -461,7 +464,24 @@ def reserve_port(ports):
     return reservation
 
 
-def supervise(job, launcher, env, role_env):
+def read_addresses(hostfile):
+    """Return the addresses of the hosts in a file, by name: ps-lite listens at addresses only.
+
+    Names that only ssh knows are left out.
+    """
+    with open(hostfile) as lines:
+        names = {line.partition('slots=')[0].strip().partition(':')[0] for line in lines if line.strip()}
+    addresses = {}
+    for name in names:
+        with contextlib.suppress(OSError):
+            addresses[name] = socket.gethostbyname(name)
+        if len(names) > 1 and addresses.get(name, '').startswith('127.'):
+            refuse('-H/--hostfile %s: %s is %s, which other hosts cannot reach: write its address in the network',
+                   hostfile, name, addresses[name])
+    return addresses
+
+
+def supervise(job, launcher, env, role_env, addresses):
     """Have `dmlc_tracker` start its processes in `job`.
 
     Parameters
@@ -473,6 +493,8 @@ def supervise(job, launcher, env, role_env):
         Environment variables for all processes on other hosts.
     role_env : dict of str to dict
         The same, by role.
+    addresses : dict of str to str
+        The addresses of hosts, by name.
     """
     if not hasattr(threading.Thread, 'isAlive'):  # until CPython 3.8; the tracker calls it
         threading.Thread.isAlive = threading.Thread.is_alive  # type: ignore
@@ -497,6 +519,9 @@ def supervise(job, launcher, env, role_env):
     def complete(pass_envs):
         envs = dict(pass_envs, **env)
         envs.update(role_env.get(pass_envs['DMLC_ROLE'], {}))
+        if launcher == 'ssh':
+            name = envs['DMLC_NODE_HOST']
+            envs.update({NODE: name, 'DMLC_NODE_HOST': addresses.get(name, name)})
         return {name: in_shell(value) for name, value in envs.items()}
 
     if launcher == 'local':
@@ -596,7 +621,8 @@ def main():
             counts = {'worker': options.num_workers, 'server': options.num_servers}
             expected = {'local': counts, 'ssh': counts, 'mpi': {'worker': 1, 'server': 1}}.get(options.launcher, {})
             job = stack.enter_context(Job(expected, role_env, remote=options.launcher == 'ssh', labels=labels))
-            supervise(job, options.launcher, env, role_env)
+            supervise(job, options.launcher, env, role_env,
+                      read_addresses(options.hostfile) if options.launcher == 'ssh' else {})
             # The tracker's parser does not know these two, and would take its own options out of the command.
             options.env_worker, options.env_server = [], []
             options.command = ['--'] + options.command

@@ -40,7 +40,7 @@ def socket_name(job: str, host: str) -> str:
 def _host_of(environ: Mapping[str, str] = os.environ) -> str:
     """Return the name of this host in the launcher's list."""
     if 'DMLC_ROLE' in environ:  # under launch.py, mxhybrid sets Horovod's variable itself
-        return 'localhost' if environ.get('DMLC_JOB_CLUSTER') == 'local' else environ.get('DMLC_NODE_HOST', '')
+        return 'localhost' if environ.get('DMLC_JOB_CLUSTER') == 'local' else environ.get('MXHYBRID_NODE', '')
     return environ.get('HOROVOD_HOSTNAME', 'localhost')
 
 

@@ -2,6 +2,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import stat
 import sys
@@ -12,6 +13,8 @@ from lab.cluster import EmulatedCluster
 from lab.emulation import run
 from lab.jobs import run_job
 from lab.launchers import REPOSITORY
+from lab.processes import MARKER
+from lab.reports import DIRECTORY
 
 from mxhybrid.base.proc import state_and_start
 
@@ -191,3 +194,21 @@ def test_a_host_that_is_cut_off_comes_back(tmp_path):
     steps_made = [entry['step'] for entry in steps()]
     assert sorted(set(steps_made)) == list(range(1, max(steps_made) + 1))
     assert len(steps_made) - len(set(steps_made)) <= 10 and steps_made[-1] == max(steps_made)
+
+
+@pytest.mark.timeout(400)
+def test_launch_py_over_ssh_continues_on_other_hosts(tmp_path, expected):
+    (tmp_path / 'hosts').write_text('hostb\nhostc\nhostd\n')
+    with EmulatedCluster(hosts=4) as cluster:
+        passed = [word for name in ('PYTHONPATH', MARKER, DIRECTORY) for word in ('--env', name)]
+        command = [sys.executable, str(REPOSITORY / 'scripts' / 'launch.py'), '--min-np', '2', '-n', '3', '-s', '3',
+                   '--launcher', 'ssh', '-H', str(tmp_path / 'hosts'), *passed, sys.executable, str(BODY),
+                   str(tmp_path), '--every', str(EVERY), '--pause', '0.3']
+        with cluster.start(0, command, body=BODY) as job:
+            wait_for_step(job, tmp_path, 0, 8)
+            kill_host(cluster, 1)
+            result = job.wait(timeout=200).ok()
+    assert_weights(result, expected, 2)
+    assert min(step for generation, step, _ in read_steps(tmp_path) if generation == 1) == 6
+    # The scheduler of ps-lite gives ranks in the order in which workers come; the host with the commit is the first.
+    assert re.search('generation 1: 2 workers on (hostc:1, hostd:1|hostd:1, hostc:1)\n', result.output)

@@ -11,7 +11,7 @@ from .findings import ADVICE, FAILED, FINE, Finding
 GROUP = 'Settings'
 #: Variables with mxhybrid's prefix that are not settings: they pass values from one process of a job to another.
 _INTERNAL = ('MXHYBRID_ROLE', 'MXHYBRID_PARENT', 'MXHYBRID_MONITOR', 'MXHYBRID_RESTART', 'MXHYBRID_MEMBER',
-             'MXHYBRID_KEEPER', 'MXHYBRID_STANDBY')
+             'MXHYBRID_KEEPER', 'MXHYBRID_STANDBY', 'MXHYBRID_NODE')
 
 
 def known_variables() -> List[str]:

@@ -206,6 +206,12 @@ def test_wrong_command_lines_are_refused(words, message):
     assert 'Traceback' not in result.output
 
 
+def test_hosts_that_others_cannot_reach_are_refused(tmp_path):
+    (tmp_path / 'hosts').write_text('localhost:2222\nelsewhere slots=2\n')
+    with launch('-n', '2', '-s', '1', '--launcher', 'ssh', '-H', str(tmp_path / 'hosts'), 'true') as job:
+        job.wait(timeout=10).failed('localhost is 127.0.0.1, which other hosts cannot reach')
+
+
 # ---------------------------------------------------------------------------------------------------- ssh
 
 @pytest.fixture
