@@ -7,8 +7,8 @@ from lab.chaos.runner import TABLE_BODY, run_case, train_alone
 #: told, a child's status, a worker that is elsewhere; while large pushes are written and merged, and memory refused.
 SAMPLE = ['kill/worker2/exit', 'stop/worker3/first', 'cut/link-b/mid', 'raise/worker1/saving', 'kill/server-b/mid',
           'away/worker2/mid', 'kill/server-a/pushing+40', 'memory/server-b/growing']
-#: The same with dynamic tables; the job is resumed.
-TABLE_SAMPLE = ['kill/server-a/delta']
+#: The same with dynamic tables; the job is resumed, or continues.
+TABLE_SAMPLE = ['kill/server-a/delta', 'kill/keeper-a/elastic-restore']
 
 
 @pytest.fixture(scope='module')
@@ -39,3 +39,6 @@ def test_the_suite_covers_each_fault_at_each_moment():
     for server in ('server-a', 'server-b'):
         for moment in ('inserting+10', 'expiring+10', 'delta'):
             assert ('kill', server, moment) in hit
+    for target in ('worker0', 'worker2', 'server-a', 'server-b', 'scheduler', 'keeper-a', 'keeper-b'):
+        for moment in ('elastic-start', 'elastic-step', 'elastic-commit', 'elastic-restore'):
+            assert ('kill', target, moment) in hit

@@ -11,6 +11,7 @@ from pathlib import Path
 
 SPEC = json.loads(os.environ.get('MXHYBRID_CHAOS', '{}'))
 RANK = int(os.environ.get('HOROVOD_RANK', '0'))
+GENERATION = int(os.environ.get('MXHYBRID_RESTART', '0'))
 STEPS, EARLIER, MID, SAVING = 12, 3, 5, 8
 #: A worker that trains with large pushes has some 10 MB in each of two tables in each step.
 LARGE = SPEC.get('moment') in ('pushing', 'sending')
@@ -22,7 +23,7 @@ LATE = (1000, 100000, 360)
 
 def announce(moment):
     """Announce that this worker is at `moment`, if the case needs it, and wait for the go."""
-    if SPEC.get('moment') != moment:
+    if SPEC.get('moment') != moment or SPEC.get('generation', GENERATION) != GENERATION:
         return
     directory = Path(SPEC['directory'])
     if RANK in SPEC['announcers']:

@@ -24,7 +24,11 @@ MOMENTS = ('start', 'first', 'mid', 'saving', 'exit')
 #: The moments of cases with dynamic tables: rows are looked up, inserted or removed, or a delta is written.
 TABLE_MOMENTS = ('lookup', 'inserting', 'expiring', 'delta')
 
-#: Milliseconds after the step of such a moment has begun.
+#: The moments of elastic jobs, which go on after the fault: before the State is made, in a step, when all files of a
+#: commit but the last one are written, and when a part of a commit is restored, after another fault.
+ELASTIC_MOMENTS = ('elastic-start', 'elastic-step', 'elastic-commit', 'elastic-restore')
+
+#: Milliseconds after the step of a moment of `TABLE_MOMENTS` has begun.
 TABLE_DELAY_MS = 10
 
 #: Milliseconds after a step with large pushes has begun: they are written, merged and sent, and the next one begins.
@@ -48,12 +52,13 @@ class Case(NamedTuple):
         one that never comes; 'memory', 'files', a process that is refused more memory, or larger files.
     target : str
         'worker0' ... 'worker3', 'server-a', 'server-b' (on which host), 'scheduler', 'launcher', 'link-a', 'link-b',
-        'host-a', 'host-b'; of a full disk what is written there: 'checkpoint', 'parameters', 'states', 'metrics' or
-        'trace', 'rows', the files of dynamic tables, or 'shm-a', the shared memory that has names.
+        'host-a', 'host-b', 'keeper-a', 'keeper-b'; of a full disk what is written there: 'checkpoint', 'parameters',
+        'states', 'metrics' or 'trace', 'rows', the files of dynamic tables, or 'shm-a', the shared memory that has
+        names.
     moment : str
         One of `MOMENTS`; 'pushing+10', 10 milliseconds into a step with large pushes; 'sending', while one of
         these is on a slow link; 'growing', before a large table is made, 'filling', before many rows are pushed to it;
-        one of `TABLE_MOMENTS`, also with milliseconds.
+        one of `TABLE_MOMENTS`, also with milliseconds; one of `ELASTIC_MOMENTS`.
     """
 
     fault: str
@@ -69,6 +74,23 @@ class Case(NamedTuple):
     def has_tables(self) -> bool:
         """Return whether the job has dynamic tables, and is resumed from its checkpoint after the fault."""
         return self.moment.partition('+')[0] in TABLE_MOMENTS
+
+    @property
+    def is_elastic(self) -> bool:
+        """Return whether `mxhybrid run` starts the job, with dynamic tables, and again after the fault."""
+        return self.moment in ELASTIC_MOMENTS
+
+    @property
+    def training(self) -> Tuple[bool, bool]:
+        """Return whether the body trains dynamic tables, and `keeps_rows`: the weights depend on them."""
+        return self.has_tables or self.is_elastic, self.keeps_rows
+
+    @property
+    def generations(self) -> str:
+        """The numbers of generations, one of which is the last one of an elastic job."""
+        if self.target.startswith('keeper'):
+            return '12' if self.moment == 'elastic-restore' else '0'
+        return '2' if self.moment == 'elastic-restore' else '1'
 
     @property
     def keeps_rows(self) -> bool:
@@ -100,7 +122,8 @@ class Case(NamedTuple):
     @property
     def must_end_well(self) -> bool:
         """Return whether the job has to finish, with the right weights, in spite of the fault."""
-        return self.fault in ('slow', 'none', 'away') or self.target in ('metrics', 'trace', 'shm-a')
+        return (self.fault in ('slow', 'none', 'away') or self.target in ('metrics', 'trace', 'shm-a')
+                or self.is_elastic)
 
     @property
     def silent(self) -> bool:
@@ -127,7 +150,7 @@ class Case(NamedTuple):
             values.update(MXHYBRID_SILENCE_TIMEOUT='%g' % SILENCE_S)
         if self.silent and self.moment == 'start':
             values.update(MXHYBRID_TIMEOUT='%g' % START_S)
-        if self.moment not in MOMENTS and not self.has_tables:
+        if self.moment not in MOMENTS and not self.has_tables and not self.is_elastic:
             values.update(MXHYBRID_ROUTES='servers')  # which large tables would not surely take
         if self.fault == 'lost':
             values.update(MXHYBRID_STALL_TIMEOUT='%g' % STALL_S)
@@ -180,6 +203,8 @@ def _all() -> List[Case]:
     cases += [Case('stop', server, moment) for server, moment in zip(servers, (growing, expiring))]
     cases += [Case('kill', target, 'lookup') for target in ('worker1', 'worker2')]
     cases += [Case('stop', 'worker3', 'lookup'), Case('full', 'rows', 'inserting'), Case('full', 'checkpoint', 'delta')]
+    cases += [Case('kill', *words) for words in itertools.product(
+        ('worker0', 'worker2', *servers, 'scheduler', 'keeper-a', 'keeper-b'), ELASTIC_MOMENTS)]
     return cases
 
 

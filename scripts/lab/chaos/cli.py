@@ -43,7 +43,7 @@ def write(path, outcomes):
 def row(outcome):
     """A line of the table."""
     named = '; '.join(outcome['named']) or '-'
-    return '%-24s %-6s %6.1f  %-5s %-4s  %.110s' % (
+    return '%-30s %-6s %6.1f  %-5s %-4s  %.110s' % (
         outcome['case'], outcome['status'], outcome['seconds'], 'right' if outcome['right'] else 'WRONG',
         len(outcome['left']) or '-', named)
 
@@ -60,14 +60,14 @@ def main(argv=None):
     outcomes = read(path)
     todo = [case for case in chosen if args.again or outcomes.get(case.name, {'problems': ['not run']})['problems']]
     print('%d cases, %d to run; results in %s' % (len(chosen), len(todo), path))
-    print('%-24s %-6s %6s  %-5s %-4s  %s' % ('case', 'status', 's', 'cause', 'left', 'named'))
+    print('%-30s %-6s %6s  %-5s %-4s  %s' % ('case', 'status', 's', 'cause', 'left', 'named'))
     if todo:
         references = {kind: train_alone(TABLE_BODY if kind[0] else BODY, *kind[1:])
-                      for kind in {(case.has_tables, case.keeps_rows) for case in todo}}
+                      for kind in {case.training for case in todo}}
         with EmulatedCluster(hosts=2) as cluster:
             for case in todo:
                 started = time.monotonic()
-                outcome = run_case(case, cluster, references[case.has_tables, case.keeps_rows])._asdict()
+                outcome = run_case(case, cluster, references[case.training])._asdict()
                 outcome['whole'] = round(time.monotonic() - started, 1)
                 outcomes[case.name] = outcome
                 write(path, outcomes)

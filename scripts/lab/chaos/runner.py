@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 
 from lab import jobs
 from lab.launchers import over_hosts
-from lab.processes import PATIENCE
+from lab.processes import PATIENCE, read_command
 from mxhybrid.base.errors import CheckpointError
 from mxhybrid.checkpoint import folder
 from mxhybrid.checkpoint.reader import Reader
@@ -141,7 +142,7 @@ class _Run:
             sizes = _TABLE_DISKS if case.has_tables else _DISKS
             stack.enter_context(faults.small_disk(str(directory / 'disk'), sizes[case.target]))
         self._shared_memory = shared_memory(cluster)
-        self.body = TABLE_BODY if case.has_tables else BODY
+        self.body = TABLE_BODY if case.training[0] else BODY
         self._start(self._environment())
         stack.callback(self._clean_up)
 
@@ -149,6 +150,9 @@ class _Run:
 
     def _start(self, environment):
         command = over_hosts([('hosta', 2), ('hostb', 2)], [self.body], 'e0')
+        if self.case.is_elastic:
+            command = [sys.executable, '-m', 'mxhybrid', 'run', '-np', '4', '-H', 'hosta:2,hostb:2',
+                       '--network-interface', 'e0', sys.executable, str(self.body)]
         self.job = self.cluster.start(0, command, env=environment, body=self.body)
 
     def _environment(self):
@@ -159,6 +163,8 @@ class _Run:
                 'server_raises': case.fault == 'raise' and case.rank is None, 'log': case.fault == 'cut',
                 'keeps_rows': case.keeps_rows}
         on_disk = case.fault == 'full' and case.moment in ('saving', 'delta')
+        if case.is_elastic:
+            spec.update(elastic=True, generation=int(case.moment == 'elastic-restore'))
         if case.has_tables:
             spec['saving'] = str(self.directory / ('disk' if on_disk else 'saved'))
         if case.moment == 'saving':
@@ -204,6 +210,10 @@ class _Run:
             return self.job.pid
 
         def look():
+            if case.target.startswith('keeper'):  # sshd gives a keeper no variables of the job
+                victims[:] = [pid for pid in self.cluster.pids(self.cluster.hosts[case.host].namespace)
+                              if read_command(pid)[1:3] == ['-m', 'mxhybrid.elastic.keeper']]
+                return victims
             role = case.target.split('-')[0] if case.rank is None else 'worker'
             victims[:] = [process.pid for process in self.job.processes(role)
                           if (case.rank is None or process.rank == case.rank)
@@ -392,6 +402,8 @@ class _Run:
         if case.moment == 'start':
             causes = [cause for cause in causes if not re.match('the launcher at .* has ended', cause)]
         host = '' if case.place is None else 'host' + 'ab'[case.place]
+        if case.is_elastic:
+            return re.search(r'the job ended in generation [%s]\b' % case.generations, text) is not None
         if case.must_end_well:
             warned = re.search(r'worker %s \(.*has kept the other workers waiting.*body\.py:\d+' % case.rank, text)
             return not causes and (case.fault != 'away' or warned is not None)

@@ -1,9 +1,10 @@
 """The script of every worker of a case with dynamic tables: trains, saves after each step, resumes from a checkpoint.
 
-A table grows, and rows of another one expire.  Most keys of the steps in `LARGE_STEPS` are new.  The case is given as
-in `body`, which also announces the moments.
+An elastic job has commits in place of checkpoints.  A table grows, and rows of another one expire.  Most keys of the
+steps in `LARGE_STEPS` are new.  The case is given as in `body`, which also announces the moments.
 """
 import os
+import signal
 import sys
 
 import mxnet as mx
@@ -11,7 +12,8 @@ import numpy as np
 from mxnet import autograd, gluon
 
 import mxhybrid
-from lab.chaos.body import RANK, SPEC, announce, happens
+from lab.chaos.body import GENERATION, RANK, SPEC, announce, happens
+from mxhybrid.checkpoint import files, save_load
 from mxhybrid.servers.dynamic_table import DynamicTable
 
 STEPS, WIDTH = 10, 32
@@ -23,7 +25,8 @@ EXPIRING, INSERTING = 5, 6
 LARGE_STEPS = (EXPIRING - EXPIRE_AFTER, INSERTING, INSERTING + 1, INSERTING + 2)
 FREQUENT_KEYS, NEW_KEYS, BATCH = 200, 40000, 64
 #: The steps of the moments.
-MOMENTS = {'expiring': EXPIRING, 'inserting': INSERTING, 'lookup': INSERTING, 'delta': INSERTING}
+MOMENTS = {'expiring': EXPIRING, 'inserting': INSERTING, 'lookup': INSERTING, 'delta': INSERTING,
+           'elastic-step': INSERTING}
 
 
 class Net(gluon.Block):
@@ -63,6 +66,22 @@ def hold_lookups():
     DynamicTable.deliver = staticmethod(held)
 
 
+def hold_state():
+    """Announce 'elastic-restore' before dynamic tables are restored, and 'elastic-commit' before a manifest is written.
+    """
+    put_tables, write_manifest = save_load.put_tables, files.Writer._write_manifest
+
+    def held_restore(*arguments):
+        announce('elastic-restore')
+        put_tables(*arguments)
+
+    def held_commit(writer, step, content):
+        if step > INSERTING:
+            announce('elastic-commit')
+        return write_manifest(writer, step, content)
+    save_load.put_tables, files.Writer._write_manifest = held_restore, held_commit
+
+
 def train(net, trainer, step, workers):
     """Make a step."""
     keys, targets = batch(step)
@@ -73,7 +92,7 @@ def train(net, trainer, step, workers):
     if MOMENTS.get(SPEC.get('moment')) == step:
         if RANK == 0:
             happens()
-        for moment in ('expiring', 'inserting', 'delta'):
+        for moment in ('elastic-step', 'expiring', 'inserting', 'delta'):
             announce(moment)
     trainer.step(BATCH)
 
@@ -88,10 +107,22 @@ def main():
     checkpoint = mxhybrid.checkpoint.load(SPEC['saving'], net, trainer) if 'saving' in SPEC else None
     first = 0 if checkpoint is None else checkpoint.step
     print('training from step %d' % first, flush=True)
+    if SPEC.get('elastic'):
+        hold_state()
+        announce('elastic-start')
+        state = mxhybrid.elastic.State(net, trainer)
+        first = state.step
     for step in range(first, STEPS):
+        if SPEC.get('moment') == 'elastic-restore' and (GENERATION, RANK, step) == (0, 3, INSERTING):
+            os.kill(os.getpid(), signal.SIGKILL)  # so that there is something to restore
         if SPEC.get('moment') == 'lookup' and step == MOMENTS['lookup']:
             hold_lookups()
         train(net, trainer, step, store.num_workers)
+        if SPEC.get('elastic'):
+            if RANK and step == INSERTING:
+                announce('elastic-commit')
+            state.step = step + 1
+            state.commit()
         if 'saving' in SPEC:
             mxhybrid.checkpoint.save(SPEC['saving'], net, trainer, step + 1, delta=True)
     if 'weights' in SPEC:

@@ -43,7 +43,7 @@ def discovery_script(tmp_path, text):
 
 
 @pytest.mark.timeout(400)
-def test_a_job_waits_for_a_number_of_workers_that_its_plan_can_use(tmp_path, undisturbed):
+def test_a_job_waits_until_its_plan_fits(tmp_path, undisturbed):
     """A host with one of two workers goes, and the plan does not fit one worker; then it comes back."""
     directory, hosts = tmp_path / 'plan', tmp_path / 'hosts'
     replace(hosts, 'localhost:2')
@@ -62,7 +62,7 @@ def test_a_job_waits_for_a_number_of_workers_that_its_plan_can_use(tmp_path, und
 
 
 @pytest.mark.timeout(400)
-def test_a_job_ends_if_no_number_comes_that_its_plan_can_use(tmp_path):
+def test_a_job_ends_if_its_plan_fits_no_more(tmp_path):
     directory, hosts = tmp_path / 'plan', tmp_path / 'hosts'
     replace(hosts, 'localhost:2')
     options = ['--min-np', 1, '--elastic-timeout', 3,
@@ -76,7 +76,7 @@ def test_a_job_ends_if_no_number_comes_that_its_plan_can_use(tmp_path):
 
 
 @pytest.mark.parametrize('with_script', [False, True])
-def test_a_job_does_not_start_again_if_its_plan_has_never_fitted(tmp_path, with_script):
+def test_a_job_ends_if_its_plan_never_fitted(tmp_path, with_script):
     options = ['--max-np', 1]
     if with_script:
         options += ['--host-discovery-script', discovery_script(tmp_path, 'echo localhost')]
