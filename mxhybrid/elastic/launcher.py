@@ -408,11 +408,11 @@ class ElasticLauncher:
             self._refusal = self._refusal or str(value)
         elif kind == 'host_leaving':
             self._leave_out(keeper.host, _TAKEN)
-            self._ask()
+            self._ask('host %s leaves' % keeper.host)
         elif kind == 'leaving':
             # A launcher sends SIGTERM, too, to end a job that fails: then the host stays.
             self._leaving.append(keeper.host)
-            self._ask()
+            self._ask(str(value))
         elif kind == 'call' and isinstance(value, list):
             self._answers[value[0]] = value[1]
             if len(self._answers) == sum(host.slots for host in self._used) and not self._target_sent:
@@ -431,11 +431,11 @@ class ElasticLauncher:
             names = [host.name for host in self._used]
             started = [host.name in names or self._keepers.is_started(host.name) for host in chosen]
             if all(started):
-                self._ask()
+                self._ask('the hosts change')
 
-    def _ask(self) -> None:
+    def _ask(self, reason: str) -> None:
         if time.monotonic() >= self._ask_from:
-            logger.info('the hosts change: the workers leave after a commit')
+            logger.info('%s: the workers are asked to leave after a commit', reason)
             self._deadline = time.monotonic() + ANSWER_S
             self._ask_from = self._deadline + _ASK_AGAIN_S
             self._keepers.tell_all('pin', value=None)
