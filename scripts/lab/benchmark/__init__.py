@@ -10,6 +10,7 @@ Each module imports only modules below it.
 ``models``             training workloads, which all contenders train, and their losses
 ``model_steps``        their sizes, batches and first weights, by NumPy alone
 ``model_training``     a worker of ``models`` by MXNet: hybrid, dist_sync, Horovod
+``model_torchrec``     a worker of ``models`` by TorchRec, for recommenders
 ``model_torch``        a worker of ``models`` by PyTorch
 ``layers``             training steps with layers split by several plans
 ``layers_training``    a worker of ``layers``

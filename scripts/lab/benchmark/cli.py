@@ -132,7 +132,8 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         help='ids of each of 26 features in a step of a worker, for the workload tables')
     add('--torch-rows', type=_positive, default=10000000, metavar='ROWS',
         help='rows of the table that is compared with that of PyTorch, for the workload tables')
-    add('--torch-python', metavar='PATH', help='interpreter with PyTorch, for torch_sharded and the workload tables')
+    add('--torch-python', metavar='PATH',
+        help='interpreter with PyTorch, for torch_sharded and the workload tables; with TorchRec for torchrec')
     add('--rounds', type=_positive, default=2, help='jobs of each contender')
     add('--steps', type=_positive, default=10, help='steps measured in each job')
     add('--epochs', type=_positive, default=2, help='epochs of the workload word_lm')

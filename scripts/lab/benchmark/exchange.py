@@ -82,7 +82,7 @@ class Exchange:
 
     def skipped(self, hosts: int) -> Dict[str, str]:
         """Contenders that cannot take part, and why."""
-        reasons = {}
+        reasons = {'torchrec': launching.FOR_RECOMMENDERS}
         workload, size = self._workload, hosts * self._args.workers
         if not workload.tables:
             reasons['horovod_dense'] = 'without tables it is the same as horovod_gather'

@@ -1,5 +1,6 @@
 """Starts the job of each contender: its helper processes, and the variables that tell its workers their ranks."""
 import json
+import subprocess
 import sys
 from typing import Any, Dict, List, Optional
 
@@ -9,7 +10,12 @@ from .testbeds import Loopback
 
 #: Every contender, in the order in which they take turns.
 CONTENDERS = ('hybrid', 'hybrid_prefetch', 'hybrid_stale', 'hybrid_engines', 'hybrid_float16', 'hybrid_int8',
-              'dist_sync', 'horovod_gather', 'horovod_dense', 'torch_sharded')
+              'dist_sync', 'horovod_gather', 'horovod_dense', 'torch_sharded', 'torchrec')
+
+_BY_TORCH = ('torch_sharded', 'torchrec')
+
+#: Why most workloads leave torchrec out.
+FOR_RECOMMENDERS = 'it is for recommenders'
 
 #: The types to which contenders round values before they travel.
 ROUNDED = {'hybrid_float16': 'float16', 'hybrid_int8': 'int8'}
@@ -32,11 +38,11 @@ def start(job: ContenderJob, contender: str, argv: List[str], env: Dict[str, str
     env : dict of str to str
         For the workers; the rank is added.
     torch_python : str, optional
-        Interpreter for PyTorch's contender.
+        Interpreter for PyTorch's contenders.
     """
     network, size = job.testbed, job.hosts * job.workers
     on_one_host = isinstance(network, Loopback)
-    python = torch_python if contender == 'torch_sharded' and torch_python else sys.executable
+    python = torch_python if contender in _BY_TORCH and torch_python else sys.executable
     by_rank: List[Dict[str, Any]] = [{} for _ in range(size)]
     if contender == 'dist_sync':
         common = {'DMLC_PS_ROOT_URI': network.address(0), 'DMLC_PS_ROOT_PORT': job.reserve_port(),
@@ -51,7 +57,7 @@ def start(job: ContenderJob, contender: str, argv: List[str], env: Dict[str, str
                              dict(common, DMLC_ROLE='server', DMLC_NODE_HOST=network.address(host)))
         by_rank = [dict(common, DMLC_ROLE='worker', DMLC_NODE_HOST=network.address(rank // job.workers))
                    for rank in range(size)]
-    elif contender == 'torch_sharded':
+    elif contender in _BY_TORCH:
         port = job.reserve_port()
         by_rank = [{'MASTER_ADDR': network.address(0), 'MASTER_PORT': port, 'GLOO_SOCKET_IFNAME': network.link}] * size
     else:
@@ -67,6 +73,18 @@ def start(job: ContenderJob, contender: str, argv: List[str], env: Dict[str, str
             by_rank = [dict(servers, **values) for values in by_rank]
     for rank, values in enumerate(by_rank):
         job.start_worker(rank, [python] + argv, dict(values, **env, MXHYBRID_BENCH_RANK=str(rank)))
+
+
+def torch_missing(python: Optional[str], *modules: str) -> Optional[str]:
+    """Return why the interpreter of --torch-python cannot be used, or None; it must import the modules."""
+    if not python:
+        return 'no --torch-python was given'
+    try:
+        ended = subprocess.run([python, '-c', 'import ' + ', '.join(modules)], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+    except OSError as error:
+        return '--torch-python %s: %s' % (python, error.strerror)
+    return '--torch-python %s: it cannot import %s' % (python, ' and '.join(modules)) if ended.returncode else None
 
 
 def worker_environment(spec: Dict[str, Any]) -> Dict[str, str]:

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .model_steps import Task, batches, initial, task_of
 
 #: MXNet's adagrad adds it below the root.
-_EPSILON = 1e-7
+EPSILON = 1e-7
 _MASKED = -1e9
 
 
@@ -41,7 +41,9 @@ def _perceptron(*widths: int) -> Any:
                            for layer in (nn.Linear(inputs, outputs), nn.ReLU())])
 
 
-class _Dlrm(nn.Module):
+class Dlrm(nn.Module):
+    """DLRM without its tables."""
+
     def __init__(self, task: Task):
         super().__init__()
         vectors = len(task.rows) + 1
@@ -137,7 +139,7 @@ class _Shard:
         self._weight = torch.zeros(int(self._bases[-1]), tables[0][2])
         for base, part in zip(self._bases, parts):
             self._weight[base:base + len(part)] = part
-        self._history = torch.full_like(self._weight, _EPSILON)
+        self._history = torch.full_like(self._weight, EPSILON)
 
     def pull(self, ids: List[np.ndarray]) -> List[Any]:
         """Look the ids of each table up."""
@@ -169,6 +171,19 @@ class _Shard:
         self._weight.index_add_(0, rows, gradient / history.sqrt(), alpha=-self._rate)
 
 
+def set_first_values(net: Any, task: Task) -> None:
+    """Give a network without its tables the first values that all contenders have."""
+    taken = {number for number, _, _ in task.tables}
+    params = list(net.named_parameters())
+    numbers = [number for number in range(len(params) + len(taken)) if number not in taken]
+    with torch.no_grad():
+        for number, (name, param) in zip(numbers, params):
+            if param.dim() > 1:
+                param.copy_(torch.from_numpy(initial(number, tuple(param.shape))))
+            elif 'bias' in name:
+                param.zero_()
+
+
 class TorchTrained:
     """A worker; the methods are those of `contenders.Contender`, the parameters those of `model_training.Trained`."""
 
@@ -181,26 +196,22 @@ class TorchTrained:
         """Join the other workers, and make the network and its optimizer."""
         torch.set_num_threads(1)
         dist.init_process_group('gloo', rank=self._rank, world_size=self._size)
-        task, settings = self._task, dict(self._task.settings)
-        self._batches = batches(task, np.load(self._spec['data']) if self._spec['data'] else None, self._rank,
-                                self._size, self._spec['warmup'] + self._spec['steps'] + 1)
+        data = np.load(self._spec['data']) if self._spec['data'] else None
+        self._batches = batches(self._task, data, self._rank, self._size,
+                                self._spec['warmup'] + self._spec['steps'] + 1)
+        self._make(self._task)
+
+    def _make(self, task: Task) -> None:
+        settings = dict(task.settings)
         rate = settings['learning_rate']
         widths = sorted({width for _, _, width in task.tables}, reverse=True)
         self._shards = [_Shard([table for table in task.tables if table[2] == width], self._rank, self._size, rate)
                         for width in widths]
-        net = {'lm': _Language, 'dlrm': _Dlrm, 'resnet50': _Images, 'gpt': _Gpt}[task.kind](task)
-        taken = {number for number, _, _ in task.tables}
-        params = list(net.named_parameters())
-        numbers = [number for number in range(len(params) + len(taken)) if number not in taken]
-        with torch.no_grad():
-            for number, (name, param) in zip(numbers, params):
-                if param.dim() > 1:
-                    param.copy_(torch.from_numpy(initial(number, tuple(param.shape))))
-                elif 'bias' in name:
-                    param.zero_()
+        net = {'lm': _Language, 'dlrm': Dlrm, 'resnet50': _Images, 'gpt': _Gpt}[task.kind](task)
+        set_first_values(net, task)
         self._net = DistributedDataParallel(net)
         if task.optimizer == 'adagrad':
-            self._optimizer: Any = torch.optim.Adagrad(net.parameters(), rate, initial_accumulator_value=_EPSILON,
+            self._optimizer: Any = torch.optim.Adagrad(net.parameters(), rate, initial_accumulator_value=EPSILON,
                                                        eps=0)
         elif task.optimizer == 'adam':
             self._optimizer = torch.optim.Adam(net.parameters(), rate)
@@ -215,9 +226,7 @@ class TorchTrained:
             return self._shards[0].pull([words, outputs]) + self._shards[1].pull([outputs])
         return self._shards[0].pull(list(batch[1].T)) if self._task.kind == 'dlrm' else []
 
-    def step(self, batch: int) -> None:
-        """Forward, backward and update."""
-        arrays = self._batches[len(self._losses)]
+    def _train(self, arrays: Tuple[Any, ...]) -> Any:
         rows = self._pull(arrays)
         self._optimizer.zero_grad()
         loss = self._net(rows, *map(torch.from_numpy, arrays)).mean()
@@ -225,6 +234,11 @@ class TorchTrained:
         for shard in self._shards:
             shard.push()
         self._optimizer.step()
+        return loss
+
+    def step(self, batch: int) -> None:
+        """Forward, backward and update."""
+        loss = self._train(self._batches[len(self._losses)])
         self._losses.append(loss.item() / self._size)
         if not math.isfinite(self._losses[-1]):
             raise RuntimeError('the loss of step %d is not finite' % len(self._losses))

@@ -87,6 +87,12 @@ class Models:
             reasons['horovod_dense'] = 'Horovod cannot read gradients of convolutions in the layout of oneDNN'
         if not self._args.torch_python:
             reasons['torch_sharded'] = 'no --torch-python was given'
+        if self._task.kind != 'dlrm':
+            reasons['torchrec'] = launching.FOR_RECOMMENDERS
+        elif 'torchrec' in self._args.contenders:
+            missing = launching.torch_missing(self._args.torch_python, 'torchrec')
+            if missing:
+                reasons['torchrec'] = missing
         return reasons
 
     def run(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:

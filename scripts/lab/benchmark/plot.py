@@ -10,7 +10,7 @@ from .report import MB
 
 COLOURS = {'hybrid': '#c0392b', 'hybrid_prefetch': '#8e2b20', 'hybrid_stale': '#d98880', 'hybrid_engines': '#27ae60',
            'hybrid_float16': '#e8998d', 'hybrid_int8': '#f3c9c2', 'dist_sync': '#7f8c8d',
-           'horovod_gather': '#2980b9', 'horovod_dense': '#8fb8d8', 'torch_sharded': '#e67e22'}
+           'horovod_gather': '#2980b9', 'horovod_dense': '#8fb8d8', 'torch_sharded': '#e67e22', 'torchrec': '#f1c40f'}
 BOUND = '#2c3e50'
 #: The error of a predicted step that is shown as right.
 _ERROR = 0.15

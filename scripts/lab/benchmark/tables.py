@@ -8,7 +8,6 @@ save.
 import argparse
 import importlib.util
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 from lab.jobs import run_job, start_command
 from lab.processes import JobFailed
 
-from . import report
+from . import launching, report
 
 NAME = 'tables'
 WORKERS, SERVERS = 2, 2
@@ -198,12 +197,7 @@ def torch_missing(args: argparse.Namespace) -> Optional[str]:
         if importlib.util.find_spec('torch') is None:
             return 'PyTorch is not installed here: give an interpreter that has it by --torch-python'
         return None
-    try:
-        ended = subprocess.run([args.torch_python, '-c', 'import torch, numpy'], stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
-    except OSError as error:
-        return '--torch-python %s: %s' % (args.torch_python, error.strerror)
-    return '--torch-python %s: it cannot import torch and numpy' % args.torch_python if ended.returncode else None
+    return launching.torch_missing(args.torch_python, 'torch', 'numpy')
 
 
 def torch_figures(args: argparse.Namespace) -> Iterator[Figure]:

@@ -82,7 +82,8 @@ class Training:
         """Contenders that cannot take part, and why."""
         reason = 'the example has row_sparse weights, which need a KVStore'
         fitting = (*_FLAGS, *launching.ROUNDED)
-        return {name: reason for name in launching.CONTENDERS if name not in fitting}
+        reasons = {name: reason for name in launching.CONTENDERS if name not in fitting}
+        return dict(reasons, torchrec=launching.FOR_RECOMMENDERS)
 
     def run(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
         """Run one contender's job and return its figures; `check` is called while it waits, and may raise.

@@ -32,6 +32,10 @@ def make_contender(spec: Dict[str, Any], rank: int) -> Any:
             from .model_torch import TorchTrained
 
             return TorchTrained(spec, rank, size)
+        if spec['contender'] == 'torchrec':
+            from .model_torchrec import TorchRecTrained
+
+            return TorchRecTrained(spec, rank, size)
         from .model_training import Trained as ModelTrained
 
         return ModelTrained(spec, rank, size)

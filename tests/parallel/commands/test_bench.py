@@ -20,7 +20,7 @@ def test_all_contenders_on_loopback(tmp_path):
     run, = json.loads(file.read_text())['runs']
     # The benchmark itself checks that each contender has the right sums.
     assert sorted(run['contenders']) == sorted(CONTENDERS)
-    assert list(run['skipped']) == ['torch_sharded']
+    assert sorted(run['skipped']) == ['torch_sharded', 'torchrec']
     for name, figures in run['contenders'].items():
         assert any(line.split()[:1] == [name] for line in output.splitlines()), output
         assert figures['step_s'] > 0 and len(figures['rounds'][0]['steps_s']) == 3

@@ -15,6 +15,8 @@ from lab import emulation  # noqa: E402
 from lab.benchmark import (  # noqa: E402
     cli,
     exchange,
+    launching,
+    models,
 )
 from lab.processes import JobFailed  # noqa: E402
 
@@ -50,6 +52,21 @@ def test_dense_tables_are_left_out_where_memory_is_short(monkeypatch):
     for free, left_out in ((2 * needed + 1, False), (2 * needed - 1, True)):
         monkeypatch.setattr(exchange, 'available_bytes', lambda free=free: free)
         assert ('horovod_dense' in exchange.Exchange(args).skipped(2)) is left_out
+
+
+def test_torchrec_trains_recommenders_where_it_is_installed(tmp_path):
+    def reason(kind, workload, *argv):
+        args = cli.parse(['--workload', workload, '--contenders', 'hybrid,torchrec', '--width-scale', '0.125', *argv])
+        return kind(args).skipped(1).get('torchrec')
+
+    assert reason(models.Models, 'train_dlrm') == 'no --torch-python was given'
+    missing = str(tmp_path / 'python')
+    assert 'No such file' in reason(models.Models, 'train_dlrm', '--torch-python', missing)
+    assert reason(models.Models, 'train_dlrm', '--torch-python', 'false').endswith('it cannot import torchrec')
+    assert reason(models.Models, 'train_dlrm', '--torch-python', 'true') is None
+    for kind, workload in ((models.Models, 'train_resnet50'), (exchange.Exchange, 'lm1b')):
+        assert reason(kind, workload, '--torch-python', 'true') == 'it is for recommenders'
+    assert launching.torch_missing(sys.executable, 'json', 'numpy') is None
 
 
 def test_models_have_their_published_width_where_memory_allows(monkeypatch):
