@@ -15,7 +15,7 @@ CONTENDERS = ('hybrid', 'hybrid_prefetch', 'hybrid_stale', 'hybrid_engines', 'hy
 _BY_TORCH = ('torch_sharded', 'torchrec')
 
 #: Why most workloads leave torchrec out.
-FOR_RECOMMENDERS = 'it is for recommenders'
+FOR_RECOMMENDERS = 'it only trains recommenders'
 
 #: The types to which contenders round values before they travel.
 ROUNDED = {'hybrid_float16': 'float16', 'hybrid_int8': 'int8'}

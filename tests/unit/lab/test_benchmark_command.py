@@ -65,7 +65,7 @@ def test_torchrec_trains_recommenders_where_it_is_installed(tmp_path):
     assert reason(models.Models, 'train_dlrm', '--torch-python', 'false').endswith('it cannot import torchrec')
     assert reason(models.Models, 'train_dlrm', '--torch-python', 'true') is None
     for kind, workload in ((models.Models, 'train_resnet50'), (exchange.Exchange, 'lm1b')):
-        assert reason(kind, workload, '--torch-python', 'true') == 'it is for recommenders'
+        assert reason(kind, workload, '--torch-python', 'true') == 'it only trains recommenders'
     assert launching.torch_missing(sys.executable, 'json', 'numpy') is None
 
 
