@@ -100,8 +100,7 @@ class ElasticLauncher:
         #: The end of keepers, by host.
         self._lost: Dict[str, float] = {}
         self._uncopied = False
-        #: The first SettingError or InputError with which a script ended.
-        self._refusal = ''
+        self._refusal = ''  # the first SettingError or InputError with which a script ended
         #: Hosts of which a worker got SIGTERM.
         self._leaving: List[str] = []
 
