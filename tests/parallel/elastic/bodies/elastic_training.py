@@ -68,17 +68,17 @@ def hold_in_restore(path, part, rank):
     """Let worker 0 write the name of the commit, and wait for a file "go", before a part of the commit is restored."""
     owner, name = {'arrays': (restore, 'put'), 'tables': (save_load, 'put_tables'),
                    'rows': (DynamicTable, 'load')}[part]
-    find, put, found = save_load.NewestCheckpoint.find, getattr(owner, name), []
+    find, restore_part, checkpoints = save_load.NewestCheckpoint.find, getattr(owner, name), []
 
     def find_and_note(checkpoint):
-        found.append(checkpoint)
+        checkpoints.append(checkpoint)
         return find(checkpoint)
 
     def held(*arguments):
         if rank == 0 and (part != 'rows' or arguments[1]):  # `load` also drops rows
-            write(path, os.path.basename(found[-1].path))
+            write(path, os.path.basename(checkpoints[-1].path))
             wait_for(path.with_name('go').exists)
-        return put(*arguments)
+        return restore_part(*arguments)
     save_load.NewestCheckpoint.find = find_and_note
     setattr(owner, name, held)
 
