@@ -88,9 +88,11 @@ class State:
             try:
                 return load(path, self._net, self._trainer)
             except CheckpointError as error:
-                if self._directory is None:
+                restored = None if self._directory is None else load(self._directory, self._net, self._trainer)
+                if restored is None:  # a part of the commit may have been restored
                     raise
-                logger.warning('the commit cannot be restored, so the newest checkpoint on disk is: %s', error)
+                logger.warning('the commit could not be restored, so the newest checkpoint on disk was: %s', error)
+                return restored
         return None if self._directory is None else load(self._directory, self._net, self._trainer)
 
     @property

@@ -4,7 +4,7 @@ scripts that fail.
 import pytest
 from lab.jobs import start_command
 
-from . import BODY, assert_same_weights, read_steps, run_command, start, wait_for_step, worker_pid
+from . import BODY, assert_same_weights, keeper_pid, read_steps, run_command, start, wait_for_step, worker_pid
 
 
 @pytest.mark.timeout(400)
@@ -25,6 +25,25 @@ def test_faults_in_the_middle_of_a_restore(tmp_path, undisturbed):
     steps = read_steps(directory)
     assert {generation for generation, _, _ in steps} == {0, 3} and result.results[0]['resets'] == [3]
     assert min(step for generation, step, _ in steps if generation == 3) in (6, 11)
+
+
+@pytest.mark.parametrize('part', ['arrays', 'tables', 'rows'])
+@pytest.mark.timeout(400)
+def test_a_commit_lost_in_its_restore_leaves_no_part(tmp_path, undisturbed, part):
+    """The keeper is killed before a part of its commit is restored; there is no checkpoint on disk."""
+    directory = tmp_path / 'part'
+    with start(directory, arguments=['--pause', 0.1, '--hold-restores', 1, '--hold-before', part]) as job:
+        wait_for_step(job, directory, 0, 12)
+        job.kill(worker_pid(job, 1))
+        job.wait_until((directory / 'restoring.1').exists, 90, 'the restore of generation 1')
+        keeper = keeper_pid(job)
+        job.kill(keeper)
+        job.wait_until(lambda: keeper not in [process.pid for process in job.processes()], 30, 'the end of the keeper')
+        replace(directory / 'go', '')
+        result = job.wait(timeout=150).ok()
+    assert_same_weights(result, undisturbed)
+    steps = [step for generation, step, _ in read_steps(directory) if generation]
+    assert steps == list(range(1, 31)) and result.results[0]['resets'] == [2]
 
 
 def replace(path, text):

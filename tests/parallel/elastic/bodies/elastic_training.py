@@ -15,7 +15,8 @@ from lab.reports import report
 from mxnet import autograd, gluon
 
 import mxhybrid
-from mxhybrid.checkpoint import files, save_load
+from mxhybrid.checkpoint import files, restore, save_load
+from mxhybrid.servers.dynamic_table import DynamicTable
 
 BATCH, ROWS, WIDTH = 24, 50, 4
 
@@ -63,16 +64,23 @@ def write(path, text):
     scratch.replace(path)
 
 
-def hold_in_restore(path):
-    """Let worker 0 write the name of the commit, and wait, when arrays are restored and dynamic tables are not."""
-    put_tables = save_load.put_tables
+def hold_in_restore(path, part, rank):
+    """Let worker 0 write the name of the commit, and wait for a file "go", before a part of the commit is restored."""
+    owner, name = {'arrays': (restore, 'put'), 'tables': (save_load, 'put_tables'),
+                   'rows': (DynamicTable, 'load')}[part]
+    find, restore_part, checkpoints = save_load.NewestCheckpoint.find, getattr(owner, name), []
 
-    def held(trainer, tables, stored, workers, reader, note):
-        if workers.rank == 0:
-            write(path, os.path.basename(reader().path))
-            wait_for(lambda: False)
-        put_tables(trainer, tables, stored, workers, reader, note)
-    save_load.put_tables = held
+    def find_and_note(checkpoint):
+        checkpoints.append(checkpoint)
+        return find(checkpoint)
+
+    def held(*arguments):
+        if rank == 0 and (part != 'rows' or arguments[1]):  # `load` also drops rows
+            write(path, os.path.basename(checkpoints[-1].path))
+            wait_for(path.with_name('go').exists)
+        return restore_part(*arguments)
+    save_load.NewestCheckpoint.find = find_and_note
+    setattr(owner, name, held)
 
 
 def call_in_commit(function, every):
@@ -100,6 +108,7 @@ def main():
     parser.add_argument('--hold', action='store_true',
                         help='worker 1 before it makes its State; in generation 1, worker 0 in its second commit')
     parser.add_argument('--hold-restores', type=int, default=0, metavar='N', help='in the generations 1 to N')
+    parser.add_argument('--hold-before', choices=['arrays', 'tables', 'rows'], default='tables')
     parser.add_argument('--hold-at', type=int, default=-1, metavar='STEP', help='until there is a file "go"')
     parser.add_argument('--plan-for', type=int, default=0, metavar='WORKERS', help='split another layer over them')
     parser.add_argument('--checkpoints', action='store_true', help='no State: checkpoints on disk')
@@ -116,7 +125,7 @@ def main():
         layer.initialize()
         mxhybrid.parallelize(layer, mxhybrid.parallel.grid(model=arguments.plan_for), (BATCH, WIDTH))
     if 1 <= generation <= arguments.hold_restores:
-        hold_in_restore(directory / ('restoring.%d' % generation))
+        hold_in_restore(directory / ('restoring.%d' % generation), arguments.hold_before, store.rank)
     mx.random.seed(3)
     net = Net()
     net.initialize()
