@@ -13,7 +13,7 @@ from lab.cluster import EmulatedCluster
 from lab.emulation import run
 from lab.jobs import run_job
 from lab.launchers import REPOSITORY
-from lab.processes import MARKER
+from lab.processes import MARKER, send_signal
 from lab.reports import DIRECTORY
 
 from mxhybrid.base.proc import state_and_start
@@ -141,7 +141,7 @@ def test_stopped_workers_of_earlier_generations_disturb_nothing(tmp_path, expect
             wait_for_step(job, tmp_path, 2, 7)
             assert not running(second), 'the keeper kills a worker that writes into its folder; its servers follow'
             for pid in first:
-                job.kill(pid, signal.SIGCONT)
+                send_signal(pid, signal.SIGCONT)  # a server ends with its worker
             job.wait_until(lambda: not running(first), 60, 'the end of the processes of generation 0')
             result = job.wait(timeout=200).ok()
         cluster.assert_idle()
