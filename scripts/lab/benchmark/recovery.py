@@ -64,6 +64,8 @@ def measure(args: argparse.Namespace, case: str, hosts: int) -> Dict[str, Any]:
                 killed_s = time.time()
                 _kill(cluster, job, case)
             output = job.wait(args.timeout).ok().output
+        if stands_by and 'which stood by' not in output:
+            raise RuntimeError('the generation that stood by did not take over:\n' + output[-4000:])
         steps_made = _steps(directory)
     times = [after[2] - before[2] for before, after in zip(steps_made[args.warmup:], steps_made[args.warmup + 1:])
              if before[0] == after[0]]
