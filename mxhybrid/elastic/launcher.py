@@ -68,10 +68,9 @@ class Options:
 
 
 @dataclass
-class _Started:
-    """A command that was started."""
+class _Standby:
+    """The command of the next generation, which was started before it is needed."""
 
-    generation: int
     hosts: List[Host]
     process: 'subprocess.Popen[bytes]'
 
@@ -94,7 +93,7 @@ class ElasticLauncher:
         self._stopped: Optional[int] = None
         self._process: Optional['subprocess.Popen[bytes]'] = None
         self._generation = self._last_generation = -1
-        self._standby: Optional[_Started] = None
+        self._standby: Optional[_Standby] = None
         #: Commands that stood by and are not needed: their workers end when the next generation begins.
         self._unneeded: List['subprocess.Popen[bytes]'] = []
         self._order: List[str] = []
@@ -283,8 +282,7 @@ class ElasticLauncher:
         """Start the next generation on the same hosts, once; its workers wait."""
         if self._options.standby and self._standby is None:
             self._last_generation += 1
-            self._standby = _Started(self._last_generation, self._used,
-                                     self._start(self._last_generation, **{STANDBY: '1'}))
+            self._standby = _Standby(self._used, self._start(self._last_generation, **{STANDBY: '1'}))
 
     def _take_standby(self) -> Optional['subprocess.Popen[bytes]']:
         """Return the command that stands by, if it can be used on the hosts of this generation."""

@@ -63,7 +63,7 @@ class ServerProcesses:
 
     def start(self, role: str) -> None:
         """Start a process as `role`, 'scheduler' or 'server'; it waits for :meth:`configure`."""
-        env = dict({'OMP_NUM_THREADS': '1'}, **self.environment, MXHYBRID_ROLE=role, MXHYBRID_PARENT=str(os.getpid()))
+        env = {'OMP_NUM_THREADS': '1', **self.environment, 'MXHYBRID_ROLE': role, 'MXHYBRID_PARENT': str(os.getpid())}
         started: 'Future[subprocess.Popen]' = Future()
         self._requests.put(([sys.executable, '-c', child_program(_MODULES[role])], env, started))
         self._processes.append((role, started.result()))

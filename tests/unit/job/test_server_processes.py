@@ -54,6 +54,8 @@ def start_servers(tmp_path, monkeypatch):
 def test_servers_get_no_variables_of_workers(start_servers, tmp_path, monkeypatch):
     for name in ('HOROVOD_RANK', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK', 'DMLC_ROLE'):
         monkeypatch.setenv(name, '3')
+    for name in ('MXHYBRID_ROLE', 'MXHYBRID_PARENT'):  # of a process that a server's host has started, such as a check
+        monkeypatch.setenv(name, '3')
     monkeypatch.setenv('KEPT', 'yes')
     monkeypatch.setenv('OUT', str(tmp_path / 'out'))
     servers, _ = start_servers("import json, os\njson.dump(dict(os.environ), open(os.environ['OUT'], 'w'))")
