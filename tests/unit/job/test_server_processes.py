@@ -54,7 +54,7 @@ def start_servers(tmp_path, monkeypatch):
 def test_servers_get_no_variables_of_workers(start_servers, tmp_path, monkeypatch):
     for name in ('HOROVOD_RANK', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK', 'DMLC_ROLE'):
         monkeypatch.setenv(name, '3')
-    for name in ('MXHYBRID_ROLE', 'MXHYBRID_PARENT'):  # of a process that a server's host has started, such as a check
+    for name in ('MXHYBRID_ROLE', 'MXHYBRID_PARENT'):  # a worker has them in a check of the doctor
         monkeypatch.setenv(name, '3')
     monkeypatch.setenv('KEPT', 'yes')
     monkeypatch.setenv('OUT', str(tmp_path / 'out'))
