@@ -222,7 +222,7 @@ def inference_between(store):
     net.hybridize(static_alloc=True, static_shape=True)
     stretched = nn.HybridSequential()
     stretched.add(nn.HybridLambda(lambda F, x: F.reshape(F.tile(x, (1, 3)), (-1, 1, 3, 5))), net)
-    training = Training(store, stretched, 'momentum', 'float32')
+    training = Training(store, stretched, 'momentum', 'float32', learning_rate=0.002)
     for _ in range(STEPS):
         training.backward()
         training.trainer.step(BATCH)
