@@ -54,3 +54,10 @@ def test_errors_of_worker_0_are_raised_on_all(together):
     assert changed.startswith('CheckpointError: checkpoint.load failed on worker 0: ') and 'partly' in changed
     assert 'no checkpoint in ' in none and 'manifest.json' in none
     assert first['gathered'] == [0, 10]
+
+
+def test_arrays_of_several_pieces_reach_all_workers():
+    """Dense weights and their state are restored so."""
+    result = run_job(BODIES / 'copies.py', 'horovodrun', workers=3, timeout=90).ok()
+    assert sorted(result.results) == [0, 1, 2]
+    assert all(all(values['same'].values()) and len(values['same']) == 4 for values in result.results.values())
