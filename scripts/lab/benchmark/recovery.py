@@ -59,8 +59,8 @@ def measure(args: argparse.Namespace, case: str, hosts: int) -> Dict[str, Any]:
             if kills:
                 if stands_by:
                     job.wait_for_output('generation 1 stands by', args.timeout)
-                made = max(len(_steps(directory)), args.warmup + EVERY) // EVERY * EVERY
-                job.wait_until(lambda: len(_steps(directory)) > made + EVERY // 2, args.timeout, 'steps')
+                committed_step = max(len(_steps(directory)), args.warmup + EVERY) // EVERY * EVERY
+                job.wait_until(lambda: len(_steps(directory)) > committed_step + EVERY // 2, args.timeout, 'steps')
                 killed_s = time.time()
                 _kill(cluster, job, case)
             output = job.wait(args.timeout).ok().output
