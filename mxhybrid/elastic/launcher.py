@@ -305,8 +305,8 @@ class ElasticLauncher:
                 process.terminate()
             try:
                 process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.terminate()
+            except subprocess.TimeoutExpired:  # its workers end with the keepers
+                process.kill()
                 process.wait()
 
     def _start(self, generation: int, **variables: str) -> 'subprocess.Popen[bytes]':

@@ -52,9 +52,8 @@ class ServerProcesses:
 
     def __init__(self) -> None:
         self._on_death: Callable[[str], None] = lambda text: None
-        #: The environment of all processes.  With the variables of a worker a server would take itself for one.
-        left_out = launcher.OF_HOROVODRUN + ('DMLC_ROLE', launcher.STANDBY)
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+        #: The environment of all processes.
+        self.environment = _environment()
         self._processes: List[Tuple[str, subprocess.Popen]] = []
         self._is_watching = self._may_end = self._is_closed = False
         #: Processes to start: command line, environment, and the future of the process.
@@ -137,6 +136,12 @@ class ServerProcesses:
                 process.wait()
 
 
+def _environment() -> Dict[str, str]:
+    """Return the variables of a server: with those of a worker it would take itself for one."""
+    left_out = launcher.OF_HOROVODRUN + ('DMLC_ROLE', launcher.STANDBY)
+    return {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+
+
 #: The processes that were started before this worker joins a job.
 _early: List[ServerProcesses] = []
 
@@ -152,12 +157,13 @@ def start_early(roles: List[str]) -> None:
 def started(roles: List[str]) -> ServerProcesses:
     """Return processes with these roles: those that were started early, unless the script has changed the environment.
     """
-    servers = ServerProcesses()
     while _early:
         early = _early.pop()
-        if early.roles == roles and early.environment == servers.environment:
+        if early.roles == roles and early.environment == _environment():
             return early
         early.end()
+        early.wait_for_exit()
+    servers = ServerProcesses()
     for role in roles:
         servers.start(role)
     return servers
