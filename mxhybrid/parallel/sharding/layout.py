@@ -45,6 +45,8 @@ def messages(layout: Layout, needed: Dict[int, Box]) -> List[Message]:
                            for common in [overlap(box_left, source_box)] if common is not None]
             continue
         for source in sorted(layout.boxes, key=lambda rank: (rank != target, targets_of[rank], rank)):
+            if not rest:
+                break
             still_missing = []
             for box_left in rest:
                 common = overlap(box_left, layout.boxes[source])

@@ -11,8 +11,8 @@ from ...parallel.ops.registry import indices, rule_of
 from ...parallel.redistribution.redistribution import Redistribution
 from ...parallel.redistribution.redistribution_operator import isolated_joint_norm
 from ...parallel.runtime.rank_program import Program, ProgramSpec
-from ...parallel.sharding.box import full, shape_of
-from ...parallel.sharding.layout import Movement
+from ...parallel.sharding.box import Box, full, shape_of
+from ...parallel.sharding.layout import Layout, Movement
 from ...parallel.sharding.split import OutputShard
 
 #: Operators that read the shape of their input, and whose rules let a shard read its elements all the same.
@@ -76,8 +76,15 @@ class _OneRank(Program):
 
     def redistribute(self, local: Any, movement: Movement, operator: Operator, plain: bool = False) -> Any:
         """See :meth:`mxhybrid.parallel.runtime.fetched_inputs.FetchedInputs.redistribute`."""
-        needed = {rank: box for rank, box in movement.needed.items() if rank == self.rank}
-        return super().redistribute(local, movement._replace(needed=needed), operator, plain)
+        return super().redistribute(local, movement._replace(needed=self._own(movement.needed)), operator, plain)
+
+    def joint_norm(self, data: Any, parameters: Any, layout: Layout, needed: Dict[int, Box], operator: Operator,
+                   norm: Any) -> Optional[Tuple[Any, Any]]:
+        """See :meth:`mxhybrid.parallel.runtime.fetched_inputs.FetchedInputs.joint_norm`."""
+        return super().joint_norm(data, parameters, layout, self._own(needed), operator, norm)
+
+    def _own(self, needed: Dict[int, Box]) -> Dict[int, Box]:
+        return {rank: box for rank, box in needed.items() if rank == self.rank}
 
 
 def local_program(spec: ProgramSpec, rank: int, blocked: Container[int] = ()) -> LocalProgram:
