@@ -363,10 +363,10 @@ def test_shards_that_cannot_be_cut_have_no_piece(words):
 
 def test_redistributions_of_other_ranks_are_left_out(monkeypatch):
     """The redistributions among 512 ranks would take many seconds to compute."""
-    made = []
+    all_messages = []
 
     def record(layout, needed):
-        made.extend(messages(layout, needed))
+        all_messages.extend(messages(layout, needed))
         return messages(layout, needed)
     monkeypatch.setattr(redistribution, 'messages', record)
     net = nn.HybridSequential(prefix='net_')
@@ -377,7 +377,7 @@ def test_redistributions_of_other_ranks_are_left_out(monkeypatch):
     program = keys.program(dense, OutputShard(place(graph, dense).box, 0, 512))
     assert {value.shape for value in program.inputs.values()} >= {(512, 1)}
     program = keys.program(norm, place(graph, norm, d0=(0, 1)))
-    assert {message.target for message in made} == {0} and len(made) <= 2 * 512
+    assert {message.target for message in all_messages} == {0} and len(all_messages) <= 2 * 512
     internals = program.symbol.get_internals()
     _, shapes, _ = internals.infer_shape(**{name: value.shape for name, value in program.inputs.items()})
     statistics = dict(zip(internals.list_outputs(), shapes))['mxhybrid_received0_output2']
