@@ -98,8 +98,9 @@ class ElasticLauncher:
         self._unneeded: List['subprocess.Popen[bytes]'] = []
         self._order: List[str] = []
         self._commits = self._commit_bytes = 0
-        #: Why the script cannot run on a number of workers, and the numbers on which it has made progress.
-        self._refused: Dict[int, str] = {}
+        #: Why the script cannot run on a number of workers, '' if that is not known; and the numbers on which it has made
+        #: progress.
+        self._problems: Dict[int, str] = {}
         self._proven: Set[int] = set()
         self._last_ping = 0.0
         self._reset()
@@ -150,6 +151,7 @@ class ElasticLauncher:
             if not self._used:
                 return 128 + self._stopped if self._stopped else status or 1
             status, workers = self._run_generation(), sum(host.slots for host in self._used)
+            self._problems[workers] = ''
             if self._has_progress:
                 self._proven.add(workers)
             if self._stopped is not None:
@@ -162,7 +164,9 @@ class ElasticLauncher:
             if status == 0:
                 continue
             if self._refusal and workers not in self._proven:
-                self._refused[workers] = 'the script cannot run on %d workers: %s' % (workers, self._refusal)
+                self._problems[workers] = 'the script cannot run on %d workers: %s' % (workers, self._refusal)
+                if not self._choose()[1]:  # the wait for hosts names no problem
+                    logger.warning('generation %d ended: %s', self._generation, self._problems[workers])
                 continue
             attempts = 1 if self._has_progress else attempts + 1
             if attempts > self._options.reset_limit:
@@ -188,9 +192,18 @@ class ElasticLauncher:
         return sorted(self._cooldowns.without(hosts), key=lambda host: order.get(host.name, len(order)))
 
     def _choose(self) -> Tuple[List[Host], str]:
-        """Return the hosts to use, none if there are too few, and why the script cannot run on them, '' if it can."""
-        chosen = chosen_slots(self._known(), self._options.min_np, self._options.max_np)
-        return chosen, self._refused.get(sum(host.slots for host in chosen), '')
+        """Return the hosts to use, none if there are too few, and why the script cannot run on them, '' if it can.
+
+        If it cannot run on all, they have fewer workers, unless it may have run on no number so far.
+        """
+        known, least, most = self._known(), self._options.min_np, self._options.max_np
+        first = chosen_slots(known, least, most)
+        problem = self._problems.get(sum(host.slots for host in first), '')
+        if problem and '' in self._problems.values():
+            for workers in range(sum(host.slots for host in first) - 1, least - 1, -1):
+                if not self._problems.get(workers):
+                    return chosen_slots(known, least, workers), ''
+        return first, problem
 
     def _wait_for_hosts(self) -> List[Host]:
         """Return the hosts of the next generation, on which keepers run; none if there are too few in time."""
@@ -211,7 +224,7 @@ class ElasticLauncher:
                 sum(host.slots for host in known), options.min_np, ', '.join(host.name for host in known) or 'no host',
                 '; %s' % self._discovery.problem if self._discovery is not None and self._discovery.problem else '')
             wait_s = self._cooldowns.next_s(hosts)
-            if problem and not (self._proven and (self._discovery or wait_s)):  # no number has worked, or none can come
+            if problem and not ('' in self._problems.values() and (self._discovery or wait_s)):
                 logger.error('%s', problem)
                 return []
             left_s = deadline - time.monotonic()

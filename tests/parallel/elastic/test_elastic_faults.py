@@ -61,23 +61,50 @@ def discovery_script(tmp_path, text):
     return path
 
 
+@pytest.mark.parametrize('has_committed', [True, False])
 @pytest.mark.timeout(400)
-def test_a_job_waits_until_its_plan_fits(tmp_path, undisturbed):
+def test_a_job_waits_until_its_plan_fits(tmp_path, undisturbed, has_committed):
     """A host with one of two workers goes, and the plan does not fit one worker; then it comes back."""
     directory, hosts = tmp_path / 'plan', tmp_path / 'hosts'
     replace(hosts, 'localhost:2')
     options = ['--min-np', 1, '--host-discovery-script', discovery_script(tmp_path, 'cat %s' % hosts)]
-    with start(directory, options, ['--pause', 0.3, '--plan-for', 2]) as job:
-        wait_for_step(job, directory, 0, 3)
-        replace(hosts, 'localhost:1')
+    arguments = ['--pause', 0.3, '--plan-for', 2] + ([] if has_committed else ['--hold'])
+    with start(directory, options, arguments) as job:
+        if has_committed:
+            wait_for_step(job, directory, 0, 3)
+            replace(hosts, 'localhost:1')
+        else:
+            job.wait_until((directory / 'held.0').exists, 90, 'worker 1 before its State')
+            replace(hosts, 'localhost:1')
+            job.wait_for_output('asked to leave', timeout=30)
+            job.kill(worker_pid(job, 1))
         job.wait_for_output('waiting for hosts', timeout=90)
         replace(hosts, 'localhost:2')
         result = job.wait(timeout=150).ok()
     assert_same_weights(result, undisturbed)
     assert 'the script cannot run on 1 workers: InputError: plan: ' in result.output
-    assert 'for 2 workers, but the job has 1' in result.output and 'attempt' not in result.output
+    assert 'for 2 workers, but the job has 1' in result.output and ('attempt' in result.output) != has_committed
     steps = read_steps(directory)
-    assert [step for _, step, _ in steps] == list(range(1, 31)) and {made[0] for made in steps} == {0, 2}
+    assert [step for _, step, _ in steps] == list(range(1, 31))
+    assert {generation for generation, _, _ in steps} == ({0, 2} if has_committed else {2})
+
+
+@pytest.mark.timeout(400)
+def test_a_job_goes_on_with_the_most_workers_that_its_plan_fits(tmp_path):
+    """The plan fits one and three workers, and one of three goes; then it comes back."""
+    directory, hosts = tmp_path / 'plan', tmp_path / 'hosts'
+    replace(hosts, 'localhost:3')
+    options = ['-np', 3, '--min-np', 1, '--host-discovery-script', discovery_script(tmp_path, 'cat %s' % hosts)]
+    with start(directory, options, ['--pause', 0.3, '--plan-for', 3, 1]) as job:
+        wait_for_step(job, directory, 0, 3)
+        replace(hosts, 'localhost:2')
+        job.wait_until(lambda: any(workers == 1 for _, _, workers in read_steps(directory)), 90, 'a step of one worker')
+        replace(hosts, 'localhost:3')
+        result = job.wait(timeout=150).ok()
+    assert 'the script cannot run on 2 workers: InputError: plan: ' in result.output and 'attempt' not in result.output
+    steps = read_steps(directory)
+    assert [step for _, step, _ in steps] == list(range(1, 31))
+    assert {(generation, workers) for generation, _, workers in steps} == {(0, 3), (2, 1), (3, 3)}
 
 
 @pytest.mark.timeout(400)

@@ -110,7 +110,8 @@ def main():
     parser.add_argument('--hold-restores', type=int, default=0, metavar='N', help='in the generations 1 to N')
     parser.add_argument('--hold-before', choices=['arrays', 'tables', 'rows'], default='tables')
     parser.add_argument('--hold-at', type=int, default=-1, metavar='STEP', help='until there is a file "go"')
-    parser.add_argument('--plan-for', type=int, default=0, metavar='WORKERS', help='split another layer over them')
+    parser.add_argument('--plan-for', type=int, nargs='*', default=[], metavar='WORKERS',
+                        help='split another layer over one of these numbers of workers')
     parser.add_argument('--checkpoints', action='store_true', help='no State: checkpoints on disk')
     arguments = parser.parse_args()
     store = mx.kv.create('hybrid')
@@ -123,7 +124,8 @@ def main():
     if arguments.plan_for:
         layer = gluon.nn.Dense(4, in_units=WIDTH)
         layer.initialize()
-        mxhybrid.parallelize(layer, mxhybrid.parallel.grid(model=arguments.plan_for), (BATCH, WIDTH))
+        workers = store.num_workers if store.num_workers in arguments.plan_for else arguments.plan_for[0]
+        mxhybrid.parallelize(layer, mxhybrid.parallel.grid(model=workers), (BATCH, WIDTH))
     if 1 <= generation <= arguments.hold_restores:
         hold_in_restore(directory / ('restoring.%d' % generation), arguments.hold_before, store.rank)
     mx.random.seed(3)
