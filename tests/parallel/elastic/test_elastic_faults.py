@@ -90,7 +90,7 @@ def test_a_job_waits_until_its_plan_fits(tmp_path, undisturbed, has_committed):
 
 
 @pytest.mark.timeout(400)
-def test_a_job_goes_on_with_the_most_workers_that_its_plan_fits(tmp_path):
+def test_a_job_takes_the_most_workers_that_fit(tmp_path):
     """The plan fits one and three workers, and one of three goes; then it comes back."""
     directory, hosts = tmp_path / 'plan', tmp_path / 'hosts'
     replace(hosts, 'localhost:3')
