@@ -98,8 +98,8 @@ class ElasticLauncher:
         self._unneeded: List['subprocess.Popen[bytes]'] = []
         self._order: List[str] = []
         self._commits = self._commit_bytes = 0
-        #: Why the script cannot run on a number of workers, '' if that is not known; and the numbers on which it has made
-        #: progress.
+        #: Why the script cannot run on a number of workers, '' if that is not known; and the numbers on which it has
+        #: made progress.
         self._problems: Dict[int, str] = {}
         self._proven: Set[int] = set()
         self._last_ping = 0.0

@@ -44,7 +44,8 @@ class ServerProcesses:
 
     A process is started first and told its job later, in a line on its standard input, so that it imports its modules
     while the workers connect.  The line also holds the secret of the job, which no environment has.  A process whose
-    standard input ends before that line ends, too.
+    standard input ends before that line ends, too.  The standard input is a socket, on which the process writes a line
+    before it waits.
 
     A thread that lives as long as this process starts and watches them: for the kernel the parent of a process, with
     which it dies, is the thread that started it.
@@ -55,25 +56,37 @@ class ServerProcesses:
         #: The environment of all processes.
         self.environment = _environment()
         self._processes: List[Tuple[str, subprocess.Popen]] = []
+        #: The other end of the standard input of each process.
+        self._inputs: List[socket.socket] = []
         self._is_watching = self._may_end = self._is_closed = False
-        #: Processes to start: command line, environment, and the future of the process.
-        self._requests: 'queue.SimpleQueue[Tuple[List[str], Dict[str, str], Future]]' = queue.SimpleQueue()
+        #: Processes to start: command line, environment, standard input, and the future of the process.
+        self._requests: 'queue.SimpleQueue[Tuple[List[str], Dict[str, str], int, Future]]' = queue.SimpleQueue()
         threading.Thread(target=self._run, name='mxhybrid-servers', daemon=True).start()
 
     def start(self, role: str) -> None:
         """Start a process as `role`, 'scheduler' or 'server'; it waits for :meth:`configure`."""
         env = {'OMP_NUM_THREADS': '1', **self.environment, 'MXHYBRID_ROLE': role, 'MXHYBRID_PARENT': str(os.getpid())}
         started: 'Future[subprocess.Popen]' = Future()
-        self._requests.put(([sys.executable, '-c', child_program(_MODULES[role])], env, started))
-        self._processes.append((role, started.result()))
+        own_end, end_of_process = socket.socketpair()
+        self._inputs.append(own_end)
+        with end_of_process:
+            self._requests.put(([sys.executable, '-c', child_program(_MODULES[role])], env, end_of_process.fileno(),
+                                started))
+            self._processes.append((role, started.result()))
+
+    def wait_for_imports(self) -> None:
+        """Wait until all processes have imported their modules, or have ended."""
+        for own_end in self._inputs:
+            with contextlib.suppress(ConnectionError):
+                own_end.recv(1)
 
     def configure(self, environment: Dict[str, str], secret: str) -> None:
         """Let all processes begin, with the job's ``DMLC_*`` and ``MXHYBRID_*`` variables and its secret."""
         line = json.dumps({'environment': environment, 'secret': secret}) + '\n'
-        for _, process in self._processes:
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError), process.stdin:  # watch() reports one that has ended
-                process.stdin.write(line.encode())
+        for own_end in self._inputs:
+            with contextlib.suppress(OSError):  # watch() reports one that has ended
+                own_end.sendall(line.encode())
+                own_end.shutdown(socket.SHUT_WR)  # to close it would reset the connection: the process may write
 
     @property
     def roles(self) -> List[str]:
@@ -91,13 +104,13 @@ class ServerProcesses:
     def _run(self) -> None:
         while True:
             try:
-                command, env, started = self._requests.get(timeout=None if self._is_closed else _CHECK_S)
+                command, env, stdin, started = self._requests.get(timeout=None if self._is_closed else _CHECK_S)
             except queue.Empty:
                 if self._is_watching:
                     self._check()
                 continue
             try:
-                started.set_result(subprocess.Popen(command, env=env, stdin=subprocess.PIPE))
+                started.set_result(subprocess.Popen(command, env=env, stdin=stdin))
             except BaseException as error:  # raised again in the thread that waits for the future
                 started.set_exception(error)
 
@@ -147,11 +160,12 @@ _early: List[ServerProcesses] = []
 
 
 def start_early(roles: List[str]) -> None:
-    """Start processes for a job that this worker will join: they import their modules before."""
+    """Start processes for a job that this worker will join; return when they have imported their modules."""
     if roles:
         _early.append(ServerProcesses())
         for role in roles:
             _early[0].start(role)
+        _early[0].wait_for_imports()
 
 
 def started(roles: List[str]) -> ServerProcesses:

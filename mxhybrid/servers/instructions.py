@@ -1,4 +1,5 @@
 """The instructions of a server or scheduler that :mod:`mxhybrid.job.server_processes` started."""
+import contextlib
 import json
 import os
 import sys
@@ -11,9 +12,13 @@ from ..watchdog.lifeline import Lifeline
 def take_instructions() -> str:
     """Wait for the line on standard input that describes the job, and return its secret; end without such a line.
 
+    A line that is written to the standard input, a socket, tells before that this process has imported its modules.
     The line sets ``MXHYBRID_MONITOR`` (host:port of the job monitor) and MXNet's ``DMLC_*`` variables.
     """
-    line = sys.stdin.readline()
+    line = ''
+    with contextlib.suppress(ConnectionError):  # the worker has ended
+        os.write(sys.stdin.fileno(), b'\n')
+        line = sys.stdin.readline()
     if not line.endswith('\n'):  # the worker has ended, or needs no servers
         os._exit(0)
     instructions = json.loads(line)

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import select
 import signal
 import socket
 import sys
@@ -80,11 +81,11 @@ open(os.environ['OUT'], 'w').write(repr((secret, secret in seen, os.environ['DML
 """ % str(REPOSITORY)
 
 
-def test_servers_wait_for_instructions_and_hide_the_secret(start_servers, tmp_path,
-                                                                                       monkeypatch):
+def test_servers_wait_for_instructions_and_hide_the_secret(start_servers, tmp_path, monkeypatch):
     monkeypatch.setenv('OUT', str(tmp_path / 'out'))
     servers, _ = start_servers(READ_INSTRUCTIONS)
     servers.start('server')
+    servers.wait_for_imports()
     time.sleep(0.3)
     assert not (tmp_path / 'out').exists()
     servers.configure({'DMLC_NUM_SERVER': '2'}, 'the secret')
@@ -93,7 +94,7 @@ def test_servers_wait_for_instructions_and_hide_the_secret(start_servers, tmp_pa
 
 
 def test_early_processes_serve_in_the_same_environment_only(start_servers, monkeypatch):
-    start_servers('import sys; sys.stdin.read()')
+    start_servers('import sys; print(file=open(0, "w", closefd=False)); sys.stdin.read()')
     early = []
     for name in ('SAME', 'CHANGED'):
         server_processes.start_early(['server'])
@@ -106,13 +107,30 @@ def test_early_processes_serve_in_the_same_environment_only(start_servers, monke
     assert early[1]._processes[0][1].wait(30) == -9
 
 
-def test_servers_without_instructions_end_with_their_worker(start_servers, tmp_path, monkeypatch):
+@pytest.mark.parametrize('waits', [False, True])
+def test_servers_without_instructions_end_with_their_worker(start_servers, tmp_path, monkeypatch, waits):
     monkeypatch.setenv('OUT', str(tmp_path / 'out'))
     servers, _ = start_servers(READ_INSTRUCTIONS)
     servers.start('server')
     process = servers._processes[0][1]
-    process.stdin.close()
+    if waits:
+        assert select.select(servers._inputs, [], [], 30)[0]  # its line was not read: the connection will be reset
+    servers._inputs[0].close()
     assert process.wait(30) == 0 and not (tmp_path / 'out').exists()
+
+
+def test_processes_that_start_early_have_imported_their_modules(start_servers, tmp_path, monkeypatch):
+    monkeypatch.setenv('OUT', str(tmp_path / 'out'))
+    start_servers("import time; time.sleep(1); open(__import__('os').environ['OUT'], 'w')\n" + READ_INSTRUCTIONS)
+    server_processes.start_early(['server'])
+    assert (tmp_path / 'out').exists()
+    server_processes.started(['server']).end()
+
+
+def test_a_process_that_ends_at_its_import_keeps_nobody_waiting(start_servers):
+    start_servers('raise SystemExit(3)')
+    server_processes.start_early(['server', 'scheduler'])
+    server_processes.started(['server', 'scheduler']).wait_for_exit()
 
 
 def test_a_server_that_died_before_its_instructions_is_reported(start_servers):
