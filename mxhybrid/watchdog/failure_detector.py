@@ -66,21 +66,21 @@ class FailureDetector:
         """Take a heartbeat of a process, and return the answer."""
         answer: Dict[str, Any] = {'limit': self._limits.silence, 'stall': self._limits.stall}
         if 'probe' in beat and peer not in self._probes:
-            peer.set_probe(beat['probe'])
+            peer.probe = list(beat['probe'])
             self._probes.append(peer)
             self._probes.sort(key=lambda prober: prober.is_worker)  # servers first: they run little Python
         if self._probes and not self._sees(peer):
             answer['probes'] = [prober.probe for prober in self._probes if not prober.has_left][:_MAX_PROBES]
         if 'process' in beat:
-            peer.set_process(beat['process'])
+            peer.process = dict(beat['process'])
             assert peer.key is not None
             self._introduced.add(peer.key)
             self._awaited.pop(peer.key, None)
             answer['process'] = self._this_process
         if peer.is_worker:
             if 'log' in beat:
-                peer.set_log(checked_calls(beat['log']))
-            peer.set_failure(str(beat.get('failure', '')))
+                peer.log = checked_calls(beat['log'])
+            peer.failure = str(beat.get('failure', ''))
             peer.set_progress(int(beat['calls']), str(beat['call']), str(beat['location']), bool(beat.get('busy')),
                               None if beat.get('waiting') is None else str(beat['waiting']), self._clock.seconds)
         return {'beat': answer}

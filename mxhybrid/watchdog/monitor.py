@@ -272,26 +272,26 @@ class Monitor:
 
     def _handle(self, sock: socket.socket, peer: Peer, message: Dict[str, Any]) -> None:
         if 'fail' in message:
-            peer.mark_left()
+            peer.has_left = True
             self.report_failure('%s failed: %s' % (peer.name, message['fail']), writer=peer.name)
         elif 'server_died' in message:
             self.report_failure(str(message['server_died']), writer=peer.name)
         elif 'done' in message:
             self._finished.add(peer.rank)
-            peer.mark_ended()
+            peer.has_ended = True
             log = {} if 'log' not in message else {'log': message['log']}
             if log:
-                peer.set_log(checked_calls(message['log']))
+                peer.log = checked_calls(message['log'])
             self.tell({'finished': peer.rank, 'calls': message['done'], **log})
         elif 'settled' in message:
             self._settled.add(peer.rank)
             if self._settled.issuperset(range(self._workers)):
                 self.tell({'all_settled': True})
         elif 'waiting' in message:
-            peer.set_waiting(message['waiting'])
+            peer.waiting = message['waiting']
             self._detect_deadlock()
         elif 'bye' in message:
-            peer.mark_left()
+            peer.has_left = True
             self._ranks_left.add(peer.rank)
         for kind, act in list(self._listeners.items()):  # another thread may add a listener
             if kind in message:

@@ -63,7 +63,7 @@ def test_a_monitor_that_was_stopped_blames_nobody():
 
 def test_a_process_that_has_left_may_be_silent():
     watch = Watch(2, worker0='a', worker1='b')
-    watch.peers[1].mark_left()
+    watch.peers[1].has_left = True
     assert watch.wait(60, watch.peers[:1]) is None
 
 
@@ -146,7 +146,7 @@ def test_equal_numbers_of_calls_are_no_stall():
 
 def test_a_worker_whose_script_has_ended_is_not_missed():
     watch = Watch(2, worker0='a', worker1='b')
-    watch.peers[1].mark_ended()
+    watch.peers[1].has_ended = True
     assert watch.wait(500, watch.peers, worker0={'calls': 4}, worker1={'calls': 3}) is None
 
 
@@ -258,5 +258,5 @@ def test_probes_are_announced_to_processes_of_other_hosts_only(watch, caplog):
     watch.beat(watch.peers[0], probe=['10.0.0.1', 6])
     assert watch.beat(watch.peers[2])['beat']['probes'] == [['10.0.0.1', 5], ['10.0.0.1', 6]]
     assert 'probes' not in watch.beat(watch.peers[1])['beat']
-    watch.peers[1].mark_left()
+    watch.peers[1].has_left = True
     assert watch.beat(watch.peers[4])['beat']['probes'] == [['10.0.0.1', 6]]
