@@ -18,12 +18,15 @@ from .call_log import checked_calls, difference_of_calls
 from .heartbeat import BUSY_MESSAGE, AwakeClock
 from .identity import sample_process, state_of, this_process
 from .peers import Peer
+from .script import AN_ARRAY
 from .standstill import ADVICE, Standstill, failures_of
 
 logger = get_logger(__name__)
 
 #: Seconds beyond the limit after which silence is reported: other processes may follow, and one message names them all.
 GATHER_S = 2.0
+#: Seconds for which all workers must have waited in blocking collective calls that differ.
+PATIENCE_S = 10.0
 #: Most liveness probes that a process is told.
 _MAX_PROBES = 4
 
@@ -104,8 +107,8 @@ class FailureDetector:
         for peer in self._late(peers):
             if self._sees(peer):
                 peer.add_sample(now, sample_process(peer.process))
-        return (self._detect_silence(peers, now) or self._detect_absence(now) or self._detect_stall(peers, now)
-                or self._detect_standstill(peers, now))
+        return (self._detect_silence(peers, now) or self._detect_absence(now) or self._detect_deadlock(peers)
+                or self._detect_stall(peers, now) or self._detect_standstill(peers, now))
 
     def _late(self, peers: List[Peer]) -> List[Peer]:
         return [peer for peer in peers if self._clock.seconds - peer.last_heard > LATE_HEARTBEAT_S]
@@ -178,6 +181,17 @@ class FailureDetector:
             if now - since > self._limits.start:
                 return Failure('%s did not join within %g s' % (self._servers[key], self._limits.start), [])
         return None
+
+    def _detect_deadlock(self, peers: List[Peer]) -> Optional[Failure]:
+        # A silent worker may wait no more, so its time ends with its last heartbeat.
+        calls = {peer.rank: peer.waits_for for peer in peers
+                 if peer.is_worker and not peer.has_ended and peer.last_heard - peer.waits_since > PATIENCE_S}
+        names = set(calls.values())
+        if len(calls) < self._workers or len(names) == 1 or not names.isdisjoint({None, AN_ARRAY}):
+            return None
+        text = ', '.join('worker %d in %s' % item for item in sorted(calls.items()))
+        return Failure('all workers wait for each other in different calls (%s): make the same calls of the store in '
+                       'the same order on every worker' % text, [])
 
     def _detect_stall(self, peers: List[Peer], now: float) -> Optional[Failure]:
         workers = [peer for peer in peers if peer.is_worker and not peer.has_ended]

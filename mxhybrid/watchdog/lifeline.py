@@ -11,9 +11,9 @@ collective calls, and waits until all scripts have ended.  A worker that has mad
 and gets an error.  The watch lasts until each process has reported that it has left the job: the native exit barriers
 would wait for dead processes, too.
 
-Deadlocks among collective calls are found in the same way.  A worker that has waited for long in a call reports the
-call; if all workers wait in different ones, none of them can ever return.  A worker that makes no progress sends its
-last calls, :mod:`mxhybrid.watchdog.call_log`, so that the monitor finds the first one in which workers differ.
+Deadlocks among collective calls are found in the same way.  Heartbeats name the call in which a worker waits; if all
+workers wait for long in different ones, none of them can ever return.  A worker that makes no progress sends its last
+calls, :mod:`mxhybrid.watchdog.call_log`, so that the monitor finds the first one in which workers differ.
 
 Other modules may send messages of their own over these connections: see `listen` at either end.
 """
@@ -39,8 +39,6 @@ from .script import ScriptWatcher
 
 logger = get_logger(__name__)
 
-#: Seconds in a blocking collective call after which a worker reports that it waits.
-PATIENCE_S = 10.0
 #: Seconds for the monitor to say which process has failed first.
 _ANSWER_S = 0.3
 
@@ -208,23 +206,11 @@ class Lifeline:
 
     def _watch(self) -> None:
         lines = LineBuffer()
-        #: The call that this worker waits in, with its number, since when, and whether the monitor knows.
-        waiting: Optional[Tuple[str, int]] = None
-        waiting_since, is_reported = 0.0, False
         while True:
             self._send_heartbeat()
             for act in list(self._ticks):
                 act()
             if not self._readable.poll(1000):
-                now, call = time.monotonic(), self._waiting
-                current = None if call is None else (call, self._log.count)  # one name may occur again and again
-                if current != waiting:
-                    if is_reported:
-                        self.send({'waiting': None})
-                    waiting, waiting_since, is_reported = current, now, False
-                elif waiting is not None and not is_reported and now - waiting_since > PATIENCE_S:
-                    self.send({'waiting': waiting[0]})
-                    is_reported = True
                 continue
             try:
                 data = self._sock.recv(65536)

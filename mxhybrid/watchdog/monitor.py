@@ -287,9 +287,6 @@ class Monitor:
             self._settled.add(peer.rank)
             if self._settled.issuperset(range(self._workers)):
                 self.tell({'all_settled': True})
-        elif 'waiting' in message:
-            peer.waiting = message['waiting']
-            self._detect_deadlock()
         elif 'bye' in message:
             peer.has_left = True
             self._ranks_left.add(peer.rank)
@@ -298,13 +295,6 @@ class Monitor:
                 answer = act(peer, message[kind])
                 if answer is not None:
                     _try_send(sock, answer)
-
-    def _detect_deadlock(self) -> None:
-        waiting = {peer.rank: peer.waiting for peer in self._peers.values() if peer.is_worker}
-        if len(waiting) == self._workers and None not in waiting.values() and len(set(waiting.values())) > 1:
-            calls = ', '.join('worker %d in %s' % item for item in sorted(waiting.items()))
-            self.report_failure('all workers wait for each other in different calls (%s): make the same calls of the '
-                                'store in the same order on every worker' % calls)
 
 
 def _try_send(sock: socket.socket, message: Dict[str, Any]) -> None:

@@ -23,11 +23,10 @@ class Peer:
         self.call = self.location = ''
         #: Whether the other workers have a reason to wait for it, for example while it writes a checkpoint.
         self.busy = False
-        #: Name of the collective call in which it has waited for long; None if it does not wait.
-        self.waiting: Optional[str] = None
-        #: The call or array that it waits for, None while it is running; and since when its heartbeats are the same.
+        #: The call or array that it waits for, None while it is running, since when that and the number of calls are the
+        #: same, and since when its heartbeats are the same.
         self.waits_for: Optional[str] = None
-        self.still_since = now
+        self.waits_since = self.still_since = now
         #: The first error that its script got and may have caught, and when; '' for none.
         self.failure = ''
         #: Its last calls, once it has made no new one for a while.
@@ -71,6 +70,8 @@ class Peer:
         """Record the progress of a worker, from its heartbeat."""
         if (calls, busy) != (self.calls, self.busy):
             self._missed_since = None
+        if (calls, waits_for) != (self.calls, self.waits_for):
+            self.waits_since = now
         if (calls, busy, location, waits_for) != (self.calls, self.busy, self.location, self.waits_for):
             self.still_since = now
         self.calls, self.call, self.location, self.busy, self.waits_for = calls, call, location, busy, waits_for

@@ -6,6 +6,7 @@ import pytest
 
 from mxhybrid.watchdog import failure_detector, identity
 from mxhybrid.watchdog.failure_detector import GATHER_S
+from mxhybrid.watchdog.script import AN_ARRAY
 
 from .watching import LIMITS, Sampler, Watch
 
@@ -104,6 +105,25 @@ def test_a_server_may_join_before_its_parent_announces_it():
 
 
 # ------------------------------------------------------------------------------------------ not going on
+
+
+def test_workers_that_wait_in_different_calls_end_soon():
+    watch = Watch(2, worker0='a', worker1='b')
+    pushes, barrier = {'calls': 3, 'waiting': 'pushes'}, {'calls': 3, 'waiting': 'barrier'}
+    for calls in range(4, 30):  # calls that return
+        assert watch.wait(3, watch.peers, worker0=dict(pushes, calls=calls), worker1=dict(barrier, calls=calls)) is None
+    for other in (pushes, {'calls': 3, 'waiting': None}, {'calls': 3, 'waiting': AN_ARRAY}):
+        assert watch.wait(60, watch.peers, worker0=pushes, worker1=other) is None
+    assert watch.wait(10, watch.peers, worker0=pushes, worker1=barrier) is None
+    assert watch.wait(10, watch.peers[:1], worker0=pushes) is None  # silent worker 1 may wait no more
+    failure = watch.wait(2, watch.peers, worker0=pushes, worker1=barrier)
+    assert failure.reason.startswith('all workers wait for each other in different calls (worker 0 in pushes, '
+                                     'worker 1 in barrier): ')
+
+
+def test_workers_in_different_calls_wait_for_a_worker_that_is_not_there():
+    watch = Watch(3, worker0='a', worker1='b')
+    assert watch.wait(25, watch.peers, worker0={'waiting': 'pushes'}, worker1={'waiting': 'barrier'}) is None
 
 
 def test_a_worker_busy_for_all_is_only_reported(caplog):
