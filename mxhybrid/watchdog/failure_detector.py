@@ -176,7 +176,8 @@ class FailureDetector:
         # Workers that share few cores join one after another.
         if now - self._last_joined_s > self._limits.start and len(self._ranks_joined) < self._workers:
             missing = sorted(set(range(self._workers)) - set(self._ranks_joined))
-            return Failure('%s did not join within %g s' % (_workers(missing), self._limits.start), [])
+            return Failure('worker%s %s did not join within %g s' % (
+                's' * (len(missing) > 1), ', '.join(map(str, missing)), self._limits.start), [])
         for key, since in self._awaited.items():
             if now - since > self._limits.start:
                 return Failure('%s did not join within %g s' % (self._servers[key], self._limits.start), [])
@@ -235,7 +236,3 @@ def _cause(peer: Peer) -> str:
 
 def _processes(peers: Iterable[Peer]) -> List[Dict[str, Any]]:
     return [peer.process for peer in peers if peer.process is not None]
-
-
-def _workers(ranks: List[int]) -> str:
-    return 'worker%s %s' % ('s' * (len(ranks) > 1), ', '.join(map(str, ranks)))

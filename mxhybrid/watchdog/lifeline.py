@@ -66,12 +66,14 @@ class Lifeline:
         self._cause, self._knows_cause = '', threading.Event()
         self._all_left = threading.Event()
         self._lock = threading.Lock()
-        self._log = CallLog()
+        #: The collective calls that this worker has made.
+        self.calls = CallLog()
         #: The number of calls that had been made when a log was sent last.
         self._logged_calls = 0
         self._script_watcher = ScriptWatcher()
-        #: The first error of its own that the script of this worker has caught, perhaps, and when; '' for none.
-        self._failure = ''
+        #: The first error that the script of this worker got, perhaps caught, and when, '' for none: for messages if
+        #: workers wait for each other.
+        self.failure = ''
         #: Name of the blocking collective call that this worker is in.
         self._waiting: Optional[str] = None
         #: The number of blocks of :meth:`busy` that are under way.
@@ -81,7 +83,9 @@ class Lifeline:
         self._rank = rank
         self._heartbeat = Heartbeat(timeout, rank >= 0)
         self._listeners: Dict[str, Callable[[Any], None]] = {
-            'beat': self._handle_heartbeat_answer, 'sample': self._sample}
+            'beat': self._handle_heartbeat_answer, 'sample': self._sample,
+            'release': lambda _: self._released.set(), 'all_settled': lambda _: self._all_settled.set(),
+            'all_left': lambda _: self._all_left.set()}
         self._ticks: List[Callable[[], None]] = []
         self._last_words: List[Callable[[], None]] = []
         self._send_heartbeat()
@@ -112,23 +116,10 @@ class Lifeline:
     def count_call(self, call: str) -> None:
         """Count a collective call; JobError if the script of another worker ended before that call."""
         with self._lock:
-            self._log.add(call)
+            self.calls.add(call)
             problem = self._missing_worker()
         if problem is not None:
             raise JobError(problem)
-
-    def recent_calls(self) -> RecentCalls:
-        """Return the last calls of this worker."""
-        return self._log.recent()
-
-    def note_failure(self, text: str) -> None:
-        """Name an error that the script of this worker got, for messages if workers wait for each other; '' for none.
-        """
-        self._failure = text
-
-    def times(self, call: str) -> int:
-        """Return how often this worker has made a call of this name."""
-        return self._log.times(call)
 
     @contextlib.contextmanager
     def waiting(self, call: str) -> Iterator[None]:
@@ -174,7 +165,7 @@ class Lifeline:
 
         If another process dies during the wait, this process ends.
         """
-        log = self._log.recent()
+        log = self.calls.recent()
         return self.send({'done': log.last, 'log': log}) and self._released.wait()
 
     def settle(self) -> None:
@@ -241,12 +232,12 @@ class Lifeline:
 
     def _heartbeat_message(self) -> Dict[str, Any]:
         """Return the heartbeat to send: the calls of this process, and the call or array for which it waits."""
-        log = self._log.recent()
+        log = self.calls.recent()
         idle = self._heartbeat.is_worker and self._script_watcher.is_idle(log.last, time.monotonic())
         beat = self._heartbeat.message(log.last, log.names[-1] if log.names else '',
                                        self._script_watcher.waits_for(self._waiting, idle), self._busy > 0)
-        if self._failure:
-            beat['failure'] = self._failure
+        if self.failure:
+            beat['failure'] = self.failure
         if idle and self._logged_calls != log.last:
             beat['log'], self._logged_calls = log, log.last
         return beat
@@ -262,12 +253,6 @@ class Lifeline:
             if problem is not None:
                 self.fail('%s cannot go on: %s' % (self._name, problem))
                 self._leave(problem)
-        elif 'release' in message:
-            self._released.set()
-        elif 'all_settled' in message:
-            self._all_settled.set()
-        elif 'all_left' in message:
-            self._all_left.set()
         for kind, act in list(self._listeners.items()):  # another thread may add a listener
             if kind in message:
                 try:
@@ -278,10 +263,10 @@ class Lifeline:
     def _missing_worker(self) -> Optional[str]:
         """Return a sentence about a worker whose script ended before the last call of this one; None if none did."""
         for rank, (calls, log) in self._ended.items():
-            if self._log.count > calls:
-                difference = difference_of_calls({rank: log, self._rank: self._log.recent()})
+            if self.calls.count > calls:
+                difference = difference_of_calls({rank: log, self._rank: self.calls.recent()})
                 return ('worker %d ended its script after %d collective calls, this worker is at number %d%s: '
-                        'give every worker the same number of steps' % (rank, calls, self._log.count,
+                        'give every worker the same number of steps' % (rank, calls, self.calls.count,
                                                                         difference and '; ' + difference))
         return None
 
@@ -291,7 +276,7 @@ class Lifeline:
             host = self._sock.getsockname()[0]
             if not host.startswith('127.'):  # on loopback no process of another host needs the probe
                 with contextlib.suppress(OSError):
-                    self._heartbeat.set_probe(ProbeServer(host, self._heartbeat.sample_monitor).address)
+                    self._heartbeat.probe = ProbeServer(host, self._heartbeat.sample_monitor).address
 
     def _sample(self, processes: List[Dict[str, Any]]) -> None:
         self.send({'samples': [[process, identity.sample_process(process)] for process in processes]})

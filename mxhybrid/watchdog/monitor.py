@@ -77,7 +77,8 @@ class Monitor:
 
     def watch_scheduler(self, address: Tuple[str, int], limit: float) -> None:
         """Watch the scheduler at `address`, too; the job fails once it has been silent for `limit` seconds."""
-        watch_scheduler(address, limit, self.report_failure, lambda: self._released)
+        threading.Thread(target=watch_scheduler, args=(address, limit, self.report_failure, lambda: self._released),
+                         name='mxhybrid-scheduler', daemon=True).start()
 
     def listen(self, kind: str, act: Act) -> None:
         """Register ``act(peer, message[kind])`` for messages with `kind`; the monitor's thread sends its answer."""

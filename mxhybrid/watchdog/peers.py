@@ -23,8 +23,8 @@ class Peer:
         self.call = self.location = ''
         #: Whether the other workers have a reason to wait for it, for example while it writes a checkpoint.
         self.busy = False
-        #: The call or array that it waits for, None while it is running, since when that and the number of calls are the
-        #: same, and since when its heartbeats are the same.
+        #: The call or array that it waits for, None while it is running; since when that and the number of its calls
+        #: are the same; and since when its heartbeats are the same.
         self.waits_for: Optional[str] = None
         self.waits_since = self.still_since = now
         #: The first error that its script got and may have caught, and when; '' for none.
