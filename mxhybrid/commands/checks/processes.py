@@ -1,12 +1,13 @@
 """Runs code that may crash or hang, in its own process or thread and with a deadline."""
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional
+
+from ...base.machine import describe_status
 
 
 class OutOfTime(Exception):
@@ -59,8 +60,7 @@ class Ended:
         if self.status is None:
             return 'did not end within %g s' % seconds
         if self.status < 0:
-            names = {int(known): ' (%s)' % known.name for known in signal.Signals}
-            return 'crashed with signal %d%s' % (-self.status, names.get(-self.status, ''))
+            return 'crashed with ' + describe_status(self.status)
         return 'ended with status %d' % self.status
 
     def last_words(self) -> str:

@@ -3,7 +3,7 @@ from typing import List, Optional
 
 from ...base import launcher
 from ...base.launcher import Launch
-from ...job.lone_task import describe_lone_task, describe_task_hint, lone_task_remedy, task_hint_remedy
+from ...job.lone_task import describe_tasks
 from .findings import ADVICE, FAILED, Finding
 from .settings import GROUP
 
@@ -16,11 +16,9 @@ def check(launch: Launch, horovod_has_mpi: Optional[bool]) -> List[Finding]:
     if tasks is None or launch.launcher == 'launch.py' or launch.rendezvous is not None and launch.workers != 1:
         return []
     data = {'launcher': tasks.launcher, 'tasks': tasks.count, 'variables': dict(tasks.variables)}
+    text, remedy = describe_tasks(tasks)
     if launch.launcher != 'none' and launch.workers != 1:
         if horovod_has_mpi is not False or not tasks.certain:
             return []  # joining the job will show it
-        return [Finding(GROUP, 'launcher', FAILED, describe_lone_task(tasks) + ', since Horovod was built without MPI',
-                        lone_task_remedy(tasks), data)]
-    if tasks.certain:
-        return [Finding(GROUP, 'launcher', FAILED, describe_lone_task(tasks), lone_task_remedy(tasks), data)]
-    return [Finding(GROUP, 'launcher', ADVICE, describe_task_hint(tasks), task_hint_remedy(tasks), data)]
+        text += ', since Horovod was built without MPI'
+    return [Finding(GROUP, 'launcher', FAILED if tasks.certain else ADVICE, text, remedy, data)]
