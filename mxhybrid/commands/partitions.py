@@ -60,16 +60,14 @@ def run(options: argparse.Namespace) -> int:
     """Show the partition file; returns the exit status."""
     try:
         from ..routes import partition_cache  # needs NumPy
-
-        content = partition_cache.read(options.file)
-        if content is None:
-            raise InputError('%s does not exist: give the file of the setting partition_file' % options.file)
-        console.write('\n'.join(lines_of(content)))
-        if options.picture:
-            draw_search(content, options.picture)
-    except (ImportError, InputError) as error:
-        sys.stderr.write('mxhybrid partitions: %s\n' % error)
-        return 1
+    except ImportError as error:
+        raise InputError(str(error)) from error
+    content = partition_cache.read(options.file)
+    if content is None:
+        raise InputError('%s does not exist: give the file of the setting partition_file' % options.file)
+    console.write('\n'.join(lines_of(content)))
+    if options.picture:
+        draw_search(content, options.picture)
     return 0
 
 

@@ -21,12 +21,10 @@ class Report:
     host: str
     findings: List[Finding]
 
-    def as_json(self) -> Dict[str, Any]:
-        return {'rank': self.rank, 'host': self.host, 'findings': [finding.as_json() for finding in self.findings]}
-
     @classmethod
     def from_json(cls, value: Dict[str, Any]) -> 'Report':
-        return cls(value['rank'], value['host'], [Finding.from_json(finding) for finding in value['findings']])
+        """Return the report of which `value`, perhaps sent as JSON, is ``dataclasses.asdict``."""
+        return cls(value['rank'], value['host'], [Finding(**finding) for finding in value['findings']])
 
 
 @dataclass

@@ -83,7 +83,7 @@ def main():
         answer = globals()['about_' + name]()
     except Exception as error:
         answer = {'error': type(error).__name__, 'says': str(error), 'missing': getattr(error, 'name', None)}
-    # A package may print something while it is imported, so the answer has a marker.
+    # The marker is ANSWER of mxhybrid.commands.checks.processes.
     print('\nmxhybrid-answer ' + json.dumps(answer))  # noqa: T201
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import asdict
 
 import pytest
 from lab.launchers import REPOSITORY
@@ -309,4 +310,4 @@ def test_problems_that_only_a_comparison_shows():
 
 def test_reports_travel_as_json():
     report = Report(1, 'a', findings_of(mxnet='1.9.1'))
-    assert Report.from_json(json.loads(json.dumps(report.as_json()))) == report
+    assert Report.from_json(json.loads(json.dumps(asdict(report)))) == report
