@@ -24,7 +24,7 @@ def draw_search(content: Dict[str, Any], picture: str) -> None:
 
     tables = {name: entry for name, entry in content['tables'].items() if entry['samples']}
     if not tables:
-        raise InputError('no table was searched: there is nothing to draw; leave --picture out')
+        raise InputError('no table was searched: there is nothing to draw: leave PICTURE out')
     figure = new_figure(6, 4 * len(tables))
     for number, (name, entry) in enumerate(sorted(tables.items()), 1):
         axes = figure.add_subplot(len(tables), 1, number)
