@@ -103,7 +103,6 @@ class StartedTasks:
 
     @property
     def names(self) -> str:
-        """The names of the variables, as text."""
         return ' and '.join(name for name, _ in self.variables)
 
 

@@ -165,7 +165,6 @@ def parse_seconds_or_never(setting: str, value: Any) -> float:
 
 
 def parse_path(setting: str, value: Any) -> str:
-    """Return a path."""
     path = _path_of(value)
     if path is None:
         raise SettingError('%s=%r is not a path: give one, for example %s=/tmp/job.json, or leave it out for none'
@@ -183,7 +182,6 @@ def parse_file(setting: str, value: Any) -> str:
 
 
 def parse_level(setting: str, value: Any) -> str:
-    """Return the name of a log level."""
     level = str(value).upper()
     if not isinstance(logging.getLevelName(level), int):
         raise SettingError('%s=%r is not a log level: use DEBUG, INFO, WARNING or ERROR' % (setting, value))

@@ -207,7 +207,6 @@ class Settings:
         return ('', 0) if directory == MEMORY else (directory, _first_match(self.storage_memory, name, 0))
 
     def staleness_for(self, name: str) -> int:
-        """Return the staleness of the table `name`."""
         return _first_match(self.staleness, name, 0)
 
     @property

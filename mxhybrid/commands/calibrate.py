@@ -91,7 +91,6 @@ def _measure(options: argparse.Namespace) -> Any:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure the cluster and write the file; returns the exit status."""
     from ..planner import save_cluster
 
     cluster, rank = _measure(options)

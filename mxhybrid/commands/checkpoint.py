@@ -32,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compact or export the newest checkpoint; returns the exit status."""
     try:
         from tqdm import tqdm
 

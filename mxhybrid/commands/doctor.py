@@ -28,7 +28,7 @@ from ..job.launch_py_processes import end_processes_of_job
 from ..job.server_processes import child_program
 from ..messaging.notice_board import NoticeBoard
 from . import console
-from .checks import hosts as host_checks, settings as setting_checks, software, tasks as task_checks
+from .checks import hosts as host_checks, settings as setting_checks, software
 from .checks.comparison import GROUP, Report, SharedFinding, compare, merge_findings
 from .checks.findings import ADVICE, FAILED, FINE, Finding
 from .checks.processes import call_process, interpreter, package_environment
@@ -123,7 +123,7 @@ def examine(launch: Launch, seconds: float) -> Report:
     if not launch.local_rank or launch.rendezvous is None:
         packages = software.check(seconds)
         has_mpi = next((finding.data.get('mpi') for finding in packages if finding.name == 'horovod'), None)
-        findings = packages + findings + task_checks.check(launch, has_mpi)
+        findings = packages + findings + setting_checks.check_tasks(launch, has_mpi)
         findings += host_checks.check(launch, min(seconds, 20.0))
     return Report(launch.rank, socket.gethostname(), findings)
 
@@ -240,7 +240,6 @@ def _by_joining(launch: Launch, on_signal: _ReportOnSignal, report: Report, opti
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check and report; returns the exit status."""
     launch = launcher.read()
     if launch.launcher == 'none' or launch.workers == 1:
         report = examine(launch, options.timeout)

@@ -50,7 +50,6 @@ def lines_of(seconds: float) -> List[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print all lines; returns the exit status."""
     console.write('\n'.join(lines_of(options.timeout)))
     return 0
 

@@ -1,7 +1,8 @@
-"""The command ``mxhybrid``: runs a subcommand, which is a module with ``add_arguments`` and ``run``.
+"""The command ``mxhybrid``: runs a subcommand.
 
-``mxhybrid doctor`` and ``python -m mxhybrid.commands.doctor`` are the same.  Every module of this folder can be
-imported without MXNet, Horovod or NumPy, except for the programs of jobs, :mod:`~mxhybrid.commands.sanity` and
+A subcommand is a module with ``add_arguments``, and with ``run`` that returns the exit status.  ``mxhybrid doctor`` and
+``python -m mxhybrid.commands.doctor`` are the same.  Every module of this folder can be imported without MXNet, Horovod
+or NumPy, except for the programs of jobs, :mod:`~mxhybrid.commands.sanity` and
 :mod:`~mxhybrid.commands.checks.try_joining`.
 """
 import argparse

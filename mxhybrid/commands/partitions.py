@@ -57,7 +57,6 @@ def lines_of(content: Dict[str, Any]) -> List[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the partition file; returns the exit status."""
     try:
         from ..routes import partition_cache  # needs NumPy
     except ImportError as error:

@@ -126,7 +126,6 @@ def _check_files(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Predict, compare or search; returns the exit status."""
     # Imported here: other subcommands work without MXNet.
     from ..planner import SEARCH_SECONDS, load_cluster, skip_final_gc
     from .model_argument import load_model, parse_inputs

@@ -129,7 +129,6 @@ def choose(runs: List[Run], number: Any) -> Run:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the report; returns the exit status."""
     runs, broken = read(options.file)
     chosen = choose(runs, options.run)
     plain = options.ascii or not console.shows(sys.stdout)

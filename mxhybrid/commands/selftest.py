@@ -94,7 +94,6 @@ def try_launcher(launcher: str, workers: int, seconds: float, verbose: bool) -> 
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run all jobs; returns the exit status."""
     if options.num_proc < 1:
         sys.stderr.write('mxhybrid selftest: -np %d: give a number of workers of at least 1\n' % options.num_proc)
         return 2

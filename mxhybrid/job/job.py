@@ -130,7 +130,6 @@ class Job:
 
     @property
     def num_workers(self) -> int:
-        """The number of workers."""
         return self.topology.num_workers
 
     def count_trainer(self) -> int:

@@ -62,7 +62,6 @@ class FailureDetector:
         return Peer(name, rank, self._clock.seconds, self._limits.silence)
 
     def mark_heard(self, peer: Peer) -> None:
-        """Record that a process sent something."""
         peer.mark_heard(self._clock.seconds, self._limits.silence)
 
     def handle_heartbeat(self, peer: Peer, beat: Dict[str, Any]) -> Dict[str, Any]:
@@ -225,7 +224,6 @@ class FailureDetector:
 
 
 def _cause(peer: Peer) -> str:
-    """Return the likely cause of the silence of a process."""
     state = state_of(peer.process)
     if state in ('T', 't'):
         return 'it is stopped, by a signal or a debugger'

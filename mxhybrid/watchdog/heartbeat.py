@@ -107,12 +107,10 @@ class Heartbeat:
         return self.monitor is not None and state_of(self.monitor) != '' and not self._is_monitor_process()
 
     def _is_monitor_process(self) -> bool:
-        """Return whether the monitor runs in this process."""
         return self.monitor is not None and (self.monitor['pid'], self.monitor['pid_space']) == (
             os.getpid(), pid_space())
 
     def sample_monitor(self) -> Optional[activity.ThreadSample]:
-        """Sample the monitor's process."""
         return sample_process(self.monitor)
 
     def _sample(self) -> bool:

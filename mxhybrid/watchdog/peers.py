@@ -41,7 +41,6 @@ class Peer:
 
     @property
     def is_worker(self) -> bool:
-        """True for a worker."""
         return self.rank >= 0
 
     @property
@@ -77,7 +76,6 @@ class Peer:
         self.calls, self.call, self.location, self.busy, self.waits_for = calls, call, location, busy, waits_for
 
     def add_sample(self, now: float, sample: Optional[ThreadSample]) -> None:
-        """Add a sample of the threads of the process."""
         if self._activity.add_sample(sample):
             self.last_active = now
 

@@ -23,7 +23,6 @@ def memory() -> Finding:
 
 
 def directories(settings: Settings) -> List[str]:
-    """Return the directories of the setting `storage`."""
     return list(dict.fromkeys(path for _, path in settings.storage if path != MEMORY))
 
 
