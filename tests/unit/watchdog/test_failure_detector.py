@@ -121,7 +121,7 @@ def test_workers_that_wait_in_different_calls_end_soon():
                                      'worker 1 in barrier): ')
 
 
-def test_workers_in_different_calls_wait_for_a_worker_that_is_not_there():
+def test_workers_in_different_calls_await_a_missing_worker():
     watch = Watch(3, worker0='a', worker1='b')
     assert watch.wait(25, watch.peers, worker0={'waiting': 'pushes'}, worker1={'waiting': 'barrier'}) is None
 
