@@ -9,7 +9,7 @@ import sys as _sys
 from importlib.util import find_spec as _find_spec
 from os import environ as _environ
 
-from .base.launcher import STANDBY as _STANDBY, is_scheduler as _is_scheduler, is_worker as _is_worker
+from .base.launcher import STANDBY as _STANDBY, is_worker as _is_worker
 from .base.program import is_command as _is_command
 from .native.row_wise import row_wise
 
@@ -20,7 +20,7 @@ __version__ = '0.1.0'
 # Under launch.py the script of a job also runs as server and as scheduler, where importing MXNet serves until the job
 # ends.  Such a process needs nothing else of this package (mxhybrid.servers.pickled, which MXNet's server loads,
 # imports what it uses) but row_wise, which is imported above for user modules that such a server imports.
-_is_tool = _is_command() or _is_scheduler()
+_is_tool = _is_command() or _environ.get('MXHYBRID_ROLE') == 'scheduler'
 # In a server of launch.py MXNet is being imported when this package is.
 if not _is_tool and 'mxnet' not in _sys.modules and _find_spec('mxnet') is None:
     # A host that evaluates or serves: reading a checkpoint needs no MXNet.

@@ -17,7 +17,6 @@ class FileDigest:
         self._state, self._size_bytes = xxhash.xxh3_128(), 0
 
     def update(self, data: Union[bytes, memoryview]) -> None:
-        """Add bytes."""
         self._state.update(data)
         self._size_bytes += len(data)
 

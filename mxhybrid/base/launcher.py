@@ -28,10 +28,8 @@ OF_OTHERS = ('SLURM_STEP_NUM_TASKS', 'SLURM_PROCID', 'WORLD_SIZE', 'RANK', 'JSM_
 MEMBER = 'MXHYBRID_MEMBER'
 #: Variable of the workers of an elastic job that stand by, see :mod:`mxhybrid.job.standby`.
 STANDBY = 'MXHYBRID_STANDBY'
-#: PMIx has no variable for the size; Slurm, which starts most of its jobs, has one.
 _RANKS = ('HOROVOD_RANK', 'OMPI_COMM_WORLD_RANK', 'MV2_COMM_WORLD_RANK', 'PMIX_RANK', 'PMI_RANK')
 _SIZES = ('HOROVOD_SIZE', 'OMPI_COMM_WORLD_SIZE', 'MV2_COMM_WORLD_SIZE', 'PMI_SIZE')
-_SIZE_UNDER_PMIX = 'SLURM_STEP_NUM_TASKS'
 #: Launchers with their variables for the number of tasks and for the rank.  The first one with both variables counts: a
 #: launcher that another one can start comes before that one.  ``SLURM_NTASKS`` is not among them: a batch script, which
 #: is one process, has it, too.
@@ -105,7 +103,6 @@ class StartedTasks:
 
     @property
     def names(self) -> str:
-        """The names of the variables, as text."""
         return ' and '.join(name for name, _ in self.variables)
 
 
@@ -138,11 +135,6 @@ def is_worker(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get('DMLC_ROLE', 'worker') == 'worker'
 
 
-def is_scheduler(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether this process is a scheduler that a worker has started, not one of launch.py."""
-    return environ.get('MXHYBRID_ROLE') == 'scheduler'
-
-
 def is_local(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether ps-lite is set to use Unix sockets, ``/tmp/PORT``, which work within a host only."""
     return bool(_number(environ, 'DMLC_LOCAL'))
@@ -158,8 +150,8 @@ def read(environ: Mapping[str, str] = os.environ) -> Launch:
     if rank is None and size is None or _are_of_member(_PLACE_BY_HOROVODRUN, environ):
         inherited = _are_of_member(_PLACE_BY_LAUNCH_PY + _PLACE_BY_HOROVODRUN, environ)
         return Launch(interface=interface, inherited=inherited)
-    if size is None and 'PMIX_RANK' in environ:
-        size = _number(environ, _SIZE_UNDER_PMIX)
+    if size is None and 'PMIX_RANK' in environ:  # PMIx has no size, but Slurm, which starts most of its jobs, has one
+        size = _number(environ, 'SLURM_STEP_NUM_TASKS')
     address, port = environ.get('HOROVOD_GLOO_RENDEZVOUS_ADDR'), _number(environ, 'HOROVOD_GLOO_RENDEZVOUS_PORT')
     known = address and port and rank is not None and size is not None
     return Launch('horovodrun', -1 if rank is None else rank, size,

@@ -8,7 +8,6 @@ class _RankFilter(logging.Filter):
     """A filter that puts the rank, once it is known, in front of messages."""
 
     label = ''
-    speaks = True
 
     def filter(self, record):
         record.mxhybrid = self.label
@@ -30,7 +29,7 @@ def set_level(level: str) -> None:
 
 def speaks_for_all() -> bool:
     """Return whether this process logs messages that all workers share: worker 0 and processes without a job do."""
-    return _rank_filter.speaks
+    return _rank_filter.label in ('', 'rank 0')
 
 
 class Sparingly:
@@ -55,7 +54,7 @@ def configure(level: str, label: str) -> None:
     """
     set_level(level)
     root = logging.getLogger(_ROOT)
-    _rank_filter.label, _rank_filter.speaks = label, label == 'rank 0'
+    _rank_filter.label = label
     if not root.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter('[mxhybrid %(mxhybrid)s] %(message)s'))

@@ -19,17 +19,20 @@ def _memory(root: str, entry: str) -> int:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(entry + ':'))
 
 
+def _number_in(root: str, path: str) -> Optional[int]:
+    """Return the number in a file of a cgroup; None if there is no such file, or it says 'max'."""
+    try:
+        with open(os.path.join(root, path)) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
 def cgroup_limit(root: str = '/') -> Optional[int]:
     """Return the bytes that a cgroup allows the processes of a container; None without a limit.  `root` has /sys."""
-    limits = []
-    for path, _ in _CGROUPS:
-        try:
-            with open(os.path.join(root, path)) as limit:
-                limits.append(int(limit.read()))
-        except (OSError, ValueError):  # no such limit, or 'max'
-            continue
+    limits = [_number_in(root, path) for path, _ in _CGROUPS]
     # Version 1 has a limit of almost 2^63 where there is none.
-    return min((limit for limit in limits if limit < 1 << 60), default=None)
+    return min((limit for limit in limits if limit is not None and limit < 1 << 60), default=None)
 
 
 def total_bytes(root: str = '/') -> int:
@@ -51,11 +54,9 @@ def available_bytes(root: str = '/') -> int:
     """
     available = _memory(root, 'MemAvailable')
     for limit_path, used_path in _CGROUPS:
-        try:
-            with open(os.path.join(root, limit_path)) as limit, open(os.path.join(root, used_path)) as used:
-                available = min(available, max(0, int(limit.read()) - int(used.read())))
-        except (OSError, ValueError):  # no such limit, or 'max'
-            continue
+        limit, used = _number_in(root, limit_path), _number_in(root, used_path)
+        if limit is not None and used is not None:
+            available = min(available, max(0, limit - used))
     return available
 
 

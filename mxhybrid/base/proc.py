@@ -37,16 +37,6 @@ def read_environ(pid: int) -> Dict[str, str]:
     return {name: value for name, sign, value in pairs if sign}
 
 
-def read_command(pid: int) -> List[str]:
-    """Return the words of the command line of a process; a zombie has none."""
-    try:
-        with open('/proc/%d/cmdline' % pid, 'rb') as file:
-            content = file.read().rstrip(b'\0').decode(errors='replace')
-    except OSError:
-        return []
-    return content.split('\0') if content else []
-
-
 def read_executable(pid: int) -> str:
     """Return the path of the program that a process runs."""
     try:

@@ -12,10 +12,6 @@ from .errors import SettingError
 
 #: Routes of a table: measured, or one of both.
 TABLE_ROUTES = ('auto', 'servers', 'allreduce')
-#: Transports of rows between workers and servers; 'auto' takes the lane if it is available.
-ROW_TRANSPORTS = ('auto', 'ps-lite', 'lane')
-#: Transports of dense sums of arrays on CPUs; 'auto' takes the lane if it carries rows.
-DENSE = ('auto', 'horovod', 'lane')
 #: Types in which values of float32 parameters travel.
 WIRE_DTYPES = ('float32', 'float16', 'int8')
 #: The shortest silence, in seconds, that shows a failure: three heartbeats.
@@ -28,6 +24,9 @@ LEAST_STORAGE_BYTES = 1000 ** 2
 MAX_STALENESS = 16
 #: The value in place of a partition count for a search of the best one during training.
 AUTO = 'auto'
+
+#: A function that returns the checked value of a user's argument, given the setting's name for messages.
+Parser = Callable[[str, Any], Any]
 
 
 def parse_count(setting: str, value: Any) -> int:
@@ -51,49 +50,37 @@ def _count_or_auto(setting: str, value: Any) -> Union[int, str]:
         raise SettingError("%s. 'auto' finds a count while training" % error) from None
 
 
-def _by_pattern(setting: str, value: Any, check: Callable[[str, Any], Any],
-                word: str, example: str) -> Tuple[Tuple[str, Any], ...]:
-    """Return values by name pattern, or one for all names; `word` and `example` are for messages."""
-    if isinstance(value, dict):
-        pairs = list(value.items())
-    elif isinstance(value, str) and '=' in value:
-        pairs = [tuple(item.rsplit('=', 1)) for item in value.split(',') if item.strip()]  # type: ignore[misc]
-        if any(len(pair) != 2 for pair in pairs):
-            raise SettingError("%s=%r: every entry must read pattern=%s, for example '%s'"
-                               % (setting, value, word, example))
-    else:
-        pairs = [('*', value)]
-    checked = []
-    for pattern, item in pairs:
-        if not isinstance(pattern, str) or not pattern.strip():
-            raise SettingError("%s=%r: %r is not a name pattern; use shell patterns such as 'embed*'"
-                               % (setting, value, pattern))
-        label = setting if pattern == '*' else '%s[%s]' % (setting, pattern.strip())
-        checked.append((pattern.strip(), check(label, item)))
-    return tuple(checked)
+def _by_pattern(check: Parser, word: str, example: str) -> Parser:
+    """Return a function for values by name pattern, or one for all names; `word` and `example` are for messages."""
+    def parse(setting: str, value: Any) -> Tuple[Tuple[str, Any], ...]:
+        if isinstance(value, dict):
+            pairs = list(value.items())
+        elif isinstance(value, str) and '=' in value:
+            pairs = [tuple(item.rsplit('=', 1)) for item in value.split(',') if item.strip()]  # type: ignore[misc]
+            if any(len(pair) != 2 for pair in pairs):
+                raise SettingError("%s=%r: every entry must read pattern=%s, for example '%s'"
+                                   % (setting, value, word, example))
+        else:
+            pairs = [('*', value)]
+        checked = []
+        for pattern, item in pairs:
+            if not isinstance(pattern, str) or not pattern.strip():
+                raise SettingError("%s=%r: %r is not a name pattern; use shell patterns such as 'embed*'"
+                                   % (setting, value, pattern))
+            label = setting if pattern == '*' else '%s[%s]' % (setting, pattern.strip())
+            checked.append((pattern.strip(), check(label, item)))
+        return tuple(checked)
+    return parse
 
 
-def parse_partitions(setting: str, value: Any) -> Tuple[Tuple[str, Union[int, str]], ...]:
-    """Return partition counts by pattern."""
-    return _by_pattern(setting, value, _count_or_auto, 'count', 'embed*=8,*=2')
-
-
-def _one_of(setting: str, value: Any, known: Sequence[str], problem: str) -> str:
-    """Return one of the known words; SettingError, with the `problem`, for another one."""
-    word = str(value).strip().lower()
-    if word not in known:
-        raise SettingError('%s=%r %s' % (setting, value, problem))
-    return word
-
-
-def _route(setting: str, value: Any) -> str:
-    return _one_of(setting, value, TABLE_ROUTES, "is not a route of a table: use 'auto', 'servers' or 'allreduce', for "
-                   "all tables or by name, for example 'embed*=allreduce,*=auto'")
-
-
-def parse_routes(setting: str, value: Any) -> Tuple[Tuple[str, str], ...]:
-    """Return routes of tables by pattern."""
-    return _by_pattern(setting, value, _route, 'route', 'embed*=allreduce,*=auto')
+def _one_of(known: Sequence[str], problem: str) -> Parser:
+    """Return a function for one of the known words; its SettingError for another word states the `problem`."""
+    def parse(setting: str, value: Any) -> str:
+        word = str(value).strip().lower()
+        if word not in known:
+            raise SettingError('%s=%r %s' % (setting, value, problem))
+        return word
+    return parse
 
 
 def _path_of(value: Any) -> Optional[str]:
@@ -113,11 +100,6 @@ def _directory(setting: str, value: Any) -> str:
     return MEMORY if path.strip().lower() == MEMORY else os.path.abspath(path.strip())
 
 
-def parse_directories(setting: str, value: Any) -> Tuple[Tuple[str, str], ...]:
-    """Return directories of tables by pattern."""
-    return _by_pattern(setting, value, _directory, 'directory', '*users*=/scratch,*=memory')
-
-
 def _size(setting: str, value: Any) -> int:
     match = re.fullmatch('([0-9]+(?:[.][0-9]+)?) ?([kMGT]?)B?', str(value).strip())
     size_bytes = 0 if match is None or isinstance(value, bool) else int(
@@ -128,22 +110,12 @@ def _size(setting: str, value: Any) -> int:
     return size_bytes
 
 
-def parse_sizes(setting: str, value: Any) -> Tuple[Tuple[str, int], ...]:
-    """Return sizes in bytes by pattern."""
-    return _by_pattern(setting, value, _size, 'size', '*users*=8G,*=500M')
-
-
 def _steps(setting: str, value: Any) -> int:
     count = str(value).strip()
     if isinstance(value, bool) or not re.fullmatch('[0-9]+', count) or int(count) > MAX_STALENESS:
         raise SettingError("%s=%r is not a number of steps: give an integer from 0 to %d, for all tables or by name, "
                            "for example 'embed*=1,*=0'" % (setting, value, MAX_STALENESS))
     return int(count)
-
-
-def parse_staleness(setting: str, value: Any) -> Tuple[Tuple[str, int], ...]:
-    """Return numbers of steps by pattern."""
-    return _by_pattern(setting, value, _steps, 'steps', 'embed*=1,*=0')
 
 
 def parse_switch(setting: str, value: Any) -> bool:
@@ -193,7 +165,6 @@ def parse_seconds_or_never(setting: str, value: Any) -> float:
 
 
 def parse_path(setting: str, value: Any) -> str:
-    """Return a path."""
     path = _path_of(value)
     if path is None:
         raise SettingError('%s=%r is not a path: give one, for example %s=/tmp/job.json, or leave it out for none'
@@ -211,23 +182,10 @@ def parse_file(setting: str, value: Any) -> str:
 
 
 def parse_level(setting: str, value: Any) -> str:
-    """Return the name of a log level."""
     level = str(value).upper()
     if not isinstance(logging.getLevelName(level), int):
         raise SettingError('%s=%r is not a log level: use DEBUG, INFO, WARNING or ERROR' % (setting, value))
     return level
-
-
-def parse_row_transport(setting: str, value: Any) -> str:
-    """Return a transport of rows."""
-    return _one_of(setting, value, ROW_TRANSPORTS, "is not a transport of rows: use 'ps-lite' or 'lane'; 'auto' takes "
-                   "the lane if it is available")
-
-
-def parse_dense_transport(setting: str, value: Any) -> str:
-    """Return a transport of dense sums."""
-    return _one_of(setting, value, DENSE, "does not carry dense sums: use 'horovod' or 'lane'; 'auto' takes the lane "
-                   "if it carries rows")
 
 
 def _wire_dtype(setting: str, value: Any) -> str:
@@ -238,6 +196,15 @@ def _wire_dtype(setting: str, value: Any) -> str:
     return name
 
 
-def parse_wire_dtypes(setting: str, value: Any) -> Tuple[Tuple[str, str], ...]:
-    """Return types on the wire by pattern."""
-    return _by_pattern(setting, value, _wire_dtype, 'type', 'embed*=int8,*=float16')
+parse_row_transport = _one_of(('auto', 'ps-lite', 'lane'), "is not a transport of rows: use 'ps-lite' or 'lane'; "
+                              "'auto' takes the lane if it is available")
+parse_dense_transport = _one_of(('auto', 'horovod', 'lane'), "does not carry dense sums: use 'horovod' or 'lane'; "
+                                "'auto' takes the lane if it carries rows")
+parse_partitions = _by_pattern(_count_or_auto, 'count', 'embed*=8,*=2')
+parse_routes = _by_pattern(_one_of(TABLE_ROUTES, "is not a route of a table: use 'auto', 'servers' or 'allreduce', for "
+                                   "all tables or by name, for example 'embed*=allreduce,*=auto'"),
+                           'route', 'embed*=allreduce,*=auto')
+parse_directories = _by_pattern(_directory, 'directory', '*users*=/scratch,*=memory')
+parse_sizes = _by_pattern(_size, 'size', '*users*=8G,*=500M')
+parse_staleness = _by_pattern(_steps, 'steps', 'embed*=1,*=0')
+parse_wire_dtypes = _by_pattern(_wire_dtype, 'type', 'embed*=int8,*=float16')

@@ -10,29 +10,9 @@ import textwrap
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
+from . import setting_values
 from .errors import SettingError
-from .setting_values import (
-    AUTO,
-    MEMORY,
-    SHORTEST_SILENCE_S,
-    parse_count,
-    parse_dense_transport,
-    parse_directories,
-    parse_file,
-    parse_level,
-    parse_partitions,
-    parse_path,
-    parse_routes,
-    parse_row_transport,
-    parse_seconds,
-    parse_seconds_or_never,
-    parse_silence,
-    parse_sizes,
-    parse_staleness,
-    parse_switch,
-    parse_switch_or_auto,
-    parse_wire_dtypes,
-)
+from .setting_values import AUTO, MEMORY, SHORTEST_SILENCE_S
 
 #: Seconds that a worker waits for the others while the job starts.
 DEFAULT_TIMEOUT_S = 120.0
@@ -85,6 +65,11 @@ def _declared(default: Any, *declaration: Any, **more: Any) -> Any:
     return field(default=default, metadata={'declaration': Declaration(*declaration, **more)})
 
 
+def _first_match(values: Sequence[Tuple[str, Any]], name: str, default: Any) -> Any:
+    """Return the value of the first pattern that a name matches, else the default."""
+    return next((value for pattern, value in values if fnmatch.fnmatchcase(name, pattern)), default)
+
+
 _FIRST_STORE = 'give it to the first store'
 
 
@@ -93,97 +78,102 @@ class Settings:
     """Validated settings of one store."""
 
     partitions: Tuple[Tuple[str, Union[int, str]], ...] = _declared(
-        (), parse_partitions,
+        (), setting_values.parse_partitions,
         "number of partitions per table: a count, or counts by pattern of the parameter's name, of "
         "which the first match applies: `{'*words*': 8, '*': 2}` or `'*words*=8,*=2'`; `auto` instead of a count: "
         "found while training", ALL)
     servers_per_host: int = _declared(
-        1, parse_count, 'number of server processes that a horovodrun job starts on each host', ALL,
+        1, setting_values.parse_count, 'number of server processes that a horovodrun job starts on each host', ALL,
         'servers are started once per job')
     timeout: float = _declared(
-        DEFAULT_TIMEOUT_S, parse_seconds, 'seconds to wait for the other processes while the job starts, under '
-        'horovodrun from the arrival of the last worker that came; Horovod over Gloo, whose default of 30 s would be '
-        'less, waits longer than this, unless `HOROVOD_GLOO_TIMEOUT_SECONDS` is set')
+        DEFAULT_TIMEOUT_S, setting_values.parse_seconds,
+        'seconds to wait for the other processes while the job starts, under horovodrun from the arrival of the last '
+        'worker that came; Horovod over Gloo, whose default of 30 s would be less, waits longer than this, unless '
+        '`HOROVOD_GLOO_TIMEOUT_SECONDS` is set')
     log_level: str = _declared(
-        'INFO', parse_level,
+        'INFO', setting_values.parse_level,
         'level of the `mxhybrid` logger: DEBUG, INFO, WARNING or ERROR; the logger writes to standard '
         'error only, unless it was given handlers before the first store')
     trace: str = _declared(
-        '', parse_path,
+        '', setting_values.parse_path,
         'file for one trace of the whole job, written by worker 0', WORKER_0, _FIRST_STORE, is_output=True)
     metrics: str = _declared(
-        '', parse_path, 'file to which worker 0 appends a line of JSON for each step', WORKER_0, _FIRST_STORE,
-        is_output=True)
-    tensorboard: str = _declared(
-        '', parse_path, 'directory for the same numbers in the format of TensorBoard; needs tensorboardX', WORKER_0,
+        '', setting_values.parse_path, 'file to which worker 0 appends a line of JSON for each step', WORKER_0,
         _FIRST_STORE, is_output=True)
+    tensorboard: str = _declared(
+        '', setting_values.parse_path,
+        'directory for the same numbers in the format of TensorBoard; needs tensorboardX', WORKER_0, _FIRST_STORE,
+        is_output=True)
     routes: Tuple[Tuple[str, str], ...] = _declared(
-        (), parse_routes,
+        (), setting_values.parse_routes,
         "transport of the rows of tables: `servers` and `allreduce` force one, `auto` measures both and "
         "chooses; for all tables, or by pattern of the parameter's name, of which the first match applies: "
         "`{'embed*': 'allreduce'}` or `'embed*=allreduce,*=auto'`", ALL)
     partition_file: str = _declared(
-        '', parse_file, "file on worker 0's host that keeps the partition counts that `auto` found; read at the start, "
+        '', setting_values.parse_file,
+        "file on worker 0's host that keeps the partition counts that `auto` found; read at the start, "
         "written when a search ends", WORKER_0, is_output=True)
     wire_dtype: Tuple[Tuple[str, str], ...] = _declared(
-        (('*', 'float32'),), parse_wire_dtypes,
+        (('*', 'float32'),), setting_values.parse_wire_dtypes,
         "type in which values of float32 parameters travel: `float32`, `float16` "
         "for half the bytes, or `int8` for about a quarter; for all parameters, or by pattern of the name, of which "
         "the first match applies: `{'embed*': 'int8', '*': 'float16'}` or `'embed*=int8,*=float16'`", ALL,
         'all stores of a job have the same')
     max_batch_rows: int = _declared(
-        1 << 20, parse_count, 'most distinct rows of a dynamic table that a worker pulls or pushes at a time; address '
-        'space is reserved for this number, and memory is taken for the rows of the largest batch', ALL)
+        1 << 20, setting_values.parse_count,
+        'most distinct rows of a dynamic table that a worker pulls or pushes at a time; address space is reserved for '
+        'this number, and memory is taken for the rows of the largest batch', ALL)
     storage: Tuple[Tuple[str, str], ...] = _declared(
-        (), parse_directories,
+        (), setting_values.parse_directories,
         "where servers keep the rows and optimizer state of dynamic tables: `memory`, or a directory "
         "on each server's host for files, so that a table may exceed the memory; for all tables, or by pattern of the "
         "parameter's name, of which the first match applies: `{'*users*': '/scratch', '*': 'memory'}` or "
         "`'*users*=/scratch,*=memory'`", ALL)
     storage_memory: Tuple[Tuple[str, int], ...] = _declared(
-        (), parse_sizes, "memory of a server for a cache of the rows and optimizer state of a dynamic table in files: "
+        (), setting_values.parse_sizes,
+        "memory of a server for a cache of the rows and optimizer state of a dynamic table in files: "
         "bytes, or text such as `8G`, with powers of 1000; for each table, or by pattern as for `storage`; without it, "
         "the system decides which parts of the files are in memory, which is slow if they do not fit", ALL)
     staleness: Tuple[Tuple[str, int], ...] = _declared(
-        (), parse_staleness,
+        (), setting_values.parse_staleness,
         "number of last steps of other workers whose changes the rows that a worker pulls for training "
         "may lack, 0 to 16, so that rows travel while workers compute; a worker's own changes are always there; for "
         "all tables, or by pattern of the parameter's name, of which the first match applies: `{'*words*': 1}` or "
         "`'*words*=1,*=0'`; needs the lane", ALL)
     row_transport: str = _declared(
-        'auto', parse_row_transport,
+        'auto', setting_values.parse_row_transport,
         "transport of rows between workers and servers: `ps-lite`, MXNet's own; `lane`, compiled, through memory that "
         'the servers and workers of a host share, and one connection between two hosts; `auto`: the lane if it is '
         'available', ALL, 'all stores of a job have the same')
     dense_transport: str = _declared(
-        'auto', parse_dense_transport,
+        'auto', setting_values.parse_dense_transport,
         'transport of dense sums: `horovod`; `lane`, which then must carry rows, too; `auto`: the lane if it carries '
         'rows, but Horovod for arrays on GPUs if Horovod was built with NCCL', ALL,
         'all stores of a job have the same')
     on_demand_rows: bool = _declared(
-        True, parse_switch,
+        True, setting_values.parse_switch,
         '1: servers update the weight of an `nn.Embedding(sparse_grad=True)` that no other operator '
         'reads, and each worker pulls the rows that it needs; 0: every worker keeps a whole copy', ALL)
     shard_updates: bool = _declared(
-        False, parse_switch,
+        False, setting_values.parse_switch,
         '1: each worker updates a part of the dense weights and keeps the optimizer state of that part '
         'only, and the workers gather the updated weights; 0: every worker updates all of its weights', ALL)
     replace_local_stores: bool = _declared(
-        False, parse_switch,
+        False, setting_values.parse_switch,
         "1: in a job of several workers, a Trainer that was given `kvstore='device'`, `'local'`, None "
         'or nothing uses hybrid, for libraries that make the Trainer themselves; 0: such a Trainer trains on its own',
         ALL)
     bind_to_cores: Optional[bool] = _declared(
-        None, parse_switch_or_auto,
+        None, setting_values.parse_switch_or_auto,
         '1: the workers of a machine divide its cores among themselves, and each of them computes on its own cores '
         'only; 0: the system decides; `auto`: 1 on a machine whose workers compute with as many threads, by '
         '`OMP_NUM_THREADS`, as it has cores', ALL, 'all stores of a job have the same')
     silence_timeout: Optional[float] = _declared(
-        None, parse_silence,
+        None, setting_values.parse_silence,
         'seconds without any sign of life after which a process, host or link ends the job, unless '
         'the process is seen to use CPU time, see faults; at least 3', WORKER_0)
     stall_timeout: float = _declared(
-        DEFAULT_STALL_S, parse_seconds_or_never,
+        DEFAULT_STALL_S, setting_values.parse_seconds_or_never,
         'seconds after which a live worker that does not join the others, while '
         'they wait for it, ends the job, unless it saves or loads a checkpoint; the same limit holds for workers that '
         'wait for each other, and for a silent process that uses CPU time; 0: never', WORKER_0)
@@ -196,7 +186,7 @@ class Settings:
 
     def wire_dtype_for(self, name: str) -> str:
         """Return the type in which float32 values of the parameter `name` travel."""
-        return next((dtype for pattern, dtype in self.wire_dtype if fnmatch.fnmatchcase(name, pattern)), 'float32')
+        return _first_match(self.wire_dtype, name, 'float32')
 
     def may_travel_as(self, wire_dtype: str) -> bool:
         """Return whether float32 values of some parameters may travel as `wire_dtype`."""
@@ -207,27 +197,17 @@ class Settings:
         """True if values of some parameters may be rounded before they travel."""
         return self.may_travel_as('float16') or self.may_travel_as('int8')
 
-    def _count_setting(self, name: str) -> Union[int, str, None]:
-        for pattern, count in self.partitions:
-            if fnmatch.fnmatchcase(name, pattern):
-                return count
-        return None
-
     def route_for(self, name: str) -> str:
         """Return the route of the table `name`: 'auto', 'servers' or 'allreduce'."""
-        return next((route for pattern, route in self.routes if fnmatch.fnmatchcase(name, pattern)), 'auto')
+        return _first_match(self.routes, name, 'auto')
 
     def storage_for(self, name: str) -> Tuple[str, int]:
         """Return the directory of the dynamic table `name`, '' for memory, and the resident bytes, 0 for no limit."""
-        directory = next((path for pattern, path in self.storage if fnmatch.fnmatchcase(name, pattern)), MEMORY)
-        if directory == MEMORY:
-            return '', 0
-        return directory, next((size_bytes for pattern, size_bytes in self.storage_memory
-                                if fnmatch.fnmatchcase(name, pattern)), 0)
+        directory = _first_match(self.storage, name, MEMORY)
+        return ('', 0) if directory == MEMORY else (directory, _first_match(self.storage_memory, name, 0))
 
     def staleness_for(self, name: str) -> int:
-        """Return the staleness of the table `name`."""
-        return next((steps for pattern, steps in self.staleness if fnmatch.fnmatchcase(name, pattern)), 0)
+        return _first_match(self.staleness, name, 0)
 
     @property
     def any_stale(self) -> bool:
@@ -236,12 +216,12 @@ class Settings:
 
     def partitions_for(self, name: str) -> Optional[int]:
         """Return the partition count for the table `name`, or None for the default."""
-        count = self._count_setting(name)
-        return count if isinstance(count, int) else None
+        count = _first_match(self.partitions, name, AUTO)
+        return None if count == AUTO else count
 
     def is_auto(self, name: str) -> bool:
         """Return whether the partition count of the table `name` is searched during training."""
-        return self._count_setting(name) == AUTO
+        return _first_match(self.partitions, name, None) == AUTO
 
     def with_tables(self, tables: Mapping[str, TablePlan]) -> 'Settings':
         """Return these settings, with those of a plan, by name, for tables without settings of their own."""

@@ -6,6 +6,7 @@ import tempfile
 from typing import NamedTuple, Sequence, Tuple
 
 from .errors import SettingError
+from .proc import boot_id
 from .settings import variable
 
 #: Room that a directory must have.
@@ -85,8 +86,6 @@ def volume_of(directory: str, root: str = '/') -> Volume:
                 mount, origin = point, origin_here
     status = os.statvfs(path)
     is_remote = kind in _OF_THE_NETWORK
-    with open(os.path.join(root, 'proc/sys/kernel/random/boot_id')) as file:
-        boot = file.read().strip()
-    identity = ' '.join((kind, source, origin) if is_remote else (boot, str(os.stat(path).st_dev)))
+    identity = ' '.join((kind, source, origin) if is_remote else (boot_id(), str(os.stat(path).st_dev)))
     return Volume(kind, source, status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize, is_remote,
                   identity)

@@ -18,7 +18,7 @@ from typing import Any, List
 
 from .. import __version__
 from ..base import launcher
-from ..base.errors import InputError, SettingError
+from ..base.errors import InputError
 from ..base.files import cannot_write
 from . import console
 
@@ -91,14 +91,9 @@ def _measure(options: argparse.Namespace) -> Any:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure the cluster and write the file; returns the exit status."""
     from ..planner import save_cluster
 
-    try:
-        cluster, rank = _measure(options)
-    except (InputError, SettingError) as error:  # all workers raise it
-        sys.stderr.write('mxhybrid calibrate: %s\n' % error)
-        return 1
+    cluster, rank = _measure(options)
     if rank == 0:
         save_cluster(options.file, cluster)
         console.write('\n'.join(lines_of(cluster) + ['', 'written to ' + options.file]))

@@ -11,7 +11,7 @@ import argparse
 import sys
 from typing import Any
 
-from ..base.errors import HybridError
+from ..base.errors import InputError
 from . import console
 
 
@@ -32,28 +32,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compact or export the newest checkpoint; returns the exit status."""
     try:
         from tqdm import tqdm
 
         from ..checkpoint.compaction import compact  # needs NumPy
         from ..checkpoint.exporting import export
+    except ImportError as error:
+        raise InputError(str(error)) from error
+    with tqdm(desc=options.action, unit=' rows', unit_scale=True, disable=None, leave=False) as bar:
+        def show(name: str, rows: int) -> Any:
+            bar.set_postfix_str(name, refresh=False)
+            bar.update(rows)
 
-        with tqdm(desc=options.action, unit=' rows', unit_scale=True, disable=None, leave=False) as bar:
-            def show(name: str, rows: int) -> Any:
-                bar.set_postfix_str(name, refresh=False)
-                bar.update(rows)
-
-            if options.action == 'export':
-                path = export(options.directory, options.output, options.table, to=options.to, dtype=options.dtype,
-                              state=not options.no_state, progress=show)
-            else:
-                path = (compact(options.directory, show)
-                        or 'the newest checkpoint of %s is whole: nothing to do' % options.directory)
-        console.write(path)
-    except (ImportError, HybridError) as error:
-        sys.stderr.write('mxhybrid checkpoint: %s\n' % error)
-        return 1
+        if options.action == 'export':
+            path = export(options.directory, options.output, options.table, to=options.to, dtype=options.dtype,
+                          state=not options.no_state, progress=show)
+        else:
+            path = (compact(options.directory, show)
+                    or 'the newest checkpoint of %s is whole: nothing to do' % options.directory)
+    console.write(path)
     return 0
 
 

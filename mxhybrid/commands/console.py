@@ -10,8 +10,6 @@ from ..base.errors import InputError
 _CURVE, _PLAIN_CURVE = '▁▂▃▄▅▆▇█', '_.-~=+*#'
 _BAR, _PLAIN_BAR = '█▏▎▍▌▋▊▉', '#'
 
-_DEFAULT_COLUMNS = 100
-
 
 def shows(stream: IO[str], text: str = _CURVE + _BAR) -> bool:
     """Return whether the encoding of a stream has the characters of `text`."""
@@ -22,14 +20,10 @@ def shows(stream: IO[str], text: str = _CURVE + _BAR) -> bool:
     return True
 
 
-class OutputError(InputError):
-    """Standard output cannot be written."""
-
-
 def write(text: str) -> None:
     """Write a line to standard output and flush it; characters that its encoding lacks are escaped.
 
-    Raises OutputError if standard output cannot be written.
+    Raises InputError if standard output cannot be written.
     """
     encoding = sys.stdout.encoding or 'ascii'
     try:
@@ -39,7 +33,7 @@ def write(text: str) -> None:
         raise
     except OSError as error:
         drop_output()
-        raise OutputError('standard output cannot be written: %s' % error) from error
+        raise InputError('standard output cannot be written: %s' % error) from error
 
 
 def drop_output() -> None:
@@ -49,7 +43,7 @@ def drop_output() -> None:
 
 def columns() -> int:
     """Return the width of the terminal."""
-    return shutil.get_terminal_size((_DEFAULT_COLUMNS, 24)).columns
+    return shutil.get_terminal_size((100, 24)).columns
 
 
 def curve(values: Sequence[float], width: int, plain: bool = False) -> str:

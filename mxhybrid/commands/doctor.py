@@ -17,7 +17,7 @@ import socket
 import sys
 import textwrap
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from .. import __version__
@@ -28,7 +28,7 @@ from ..job.launch_py_processes import end_processes_of_job
 from ..job.server_processes import child_program
 from ..messaging.notice_board import NoticeBoard
 from . import console
-from .checks import hosts as host_checks, settings as setting_checks, software, tasks as task_checks
+from .checks import hosts as host_checks, settings as setting_checks, software
 from .checks.comparison import GROUP, Report, SharedFinding, compare, merge_findings
 from .checks.findings import ADVICE, FAILED, FINE, Finding
 from .checks.processes import call_process, interpreter, package_environment
@@ -94,8 +94,8 @@ def show(title: str, launch: Launch, reports: List[Report], more: List[Finding],
         _write_json(output, {'mxhybrid': __version__, 'launcher': launch.launcher,
                              'workers': launch.workers or len(reports),
                              'hosts': list(dict.fromkeys(report.host for report in reports)), 'ok': not failed,
-                             'findings': [dict(entry.finding.as_json(), workers=entry.ranks) for entry in shared],
-                             'reports': [report.as_json() for report in reports]})
+                             'findings': [dict(asdict(entry.finding), workers=entry.ranks) for entry in shared],
+                             'reports': [asdict(report) for report in reports]})
     return not failed
 
 
@@ -123,7 +123,7 @@ def examine(launch: Launch, seconds: float) -> Report:
     if not launch.local_rank or launch.rendezvous is None:
         packages = software.check(seconds)
         has_mpi = next((finding.data.get('mpi') for finding in packages if finding.name == 'horovod'), None)
-        findings = packages + findings + task_checks.check(launch, has_mpi)
+        findings = packages + findings + setting_checks.check_tasks(launch, has_mpi)
         findings += host_checks.check(launch, min(seconds, 20.0))
     return Report(launch.rank, socket.gethostname(), findings)
 
@@ -138,12 +138,11 @@ def join_job(report: Report, seconds: float) -> Tuple[Optional[Dict[str, Any]], 
                 variable('log_level'): 'WARNING'})
     limit = seconds + _LAST_WORDS_S
     program = child_program('mxhybrid.commands.checks.try_joining')
-    ended = call_process(interpreter() + ['-c', program], limit, env, json.dumps(report.as_json()))
-    marked = [line for line in ended.output.splitlines() if line.startswith('mxhybrid-answer ')]
+    ended = call_process(interpreter() + ['-c', program], limit, env, json.dumps(asdict(report)))
     if ended.status != 0:
         problem = 'joining the job %s' % ended.how(limit)
         return None, '%s: %s' % (problem, ended.last_words()) if ended.last_words() else problem
-    return (json.loads(marked[-1].partition(' ')[2]) if marked else None), ''
+    return ended.answer(), ''
 
 
 def _joining_failed(problem: str) -> Finding:
@@ -155,16 +154,13 @@ class _ReportOnSignal:
 
     def __init__(self, launch: Launch):
         self._launch = launch
-        self._report: Optional[Report] = None
+        #: The report to print, once all checks have been made.
+        self.report: Optional[Report] = None
         signal.signal(signal.SIGTERM, self._end)
-
-    def set_report(self, report: Report) -> None:
-        """Set the report to print."""
-        self._report = report
 
     def _end(self, number: int, frame: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if self._report is not None:
+        if self.report is not None:
             self.print_failures('ended by its launcher; its own findings')
         else:
             sys.stderr.write('mxhybrid doctor: worker %d: ended by its launcher before all checks were made\n'
@@ -175,9 +171,9 @@ class _ReportOnSignal:
 
     def print_failures(self, reason: str) -> None:
         """Print the failed checks of this worker on standard error."""
-        assert self._report is not None
-        failed = [SharedFinding(finding, '', []) for finding in self._report.findings if finding.level == FAILED]
-        lines = ['mxhybrid doctor: worker %d on %s: %s' % (self._launch.rank, self._report.host, reason)]
+        assert self.report is not None
+        failed = [SharedFinding(finding, '', []) for finding in self.report.findings if finding.level == FAILED]
+        lines = ['mxhybrid doctor: worker %d on %s: %s' % (self._launch.rank, self.report.host, reason)]
         lines += lines_of(failed, console.columns()) or ['    no problem']
         sys.stderr.write('\n'.join(lines) + '\n')
         sys.stderr.flush()
@@ -190,7 +186,7 @@ def _by_board(launch: Launch, board: NoticeBoard, report: Report, options: argpa
     assert launch.workers is not None
     ranks = range(launch.workers)
     deadline = time.monotonic() + 3 * options.timeout
-    board.put('report%d' % launch.rank, report.as_json())
+    board.put('report%d' % launch.rank, asdict(report))
     if launch.rank:
         verdict = board.wait(['verdict'], deadline + options.timeout).get('verdict')
         if verdict == 'meet':
@@ -244,20 +240,19 @@ def _by_joining(launch: Launch, on_signal: _ReportOnSignal, report: Report, opti
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check and report; returns the exit status."""
     launch = launcher.read()
     if launch.launcher == 'none' or launch.workers == 1:
         report = examine(launch, options.timeout)
         tasks = launcher.several_tasks()
         if tasks is not None and tasks.certain and tasks.rank:  # task 0 prints the whole report
             on_signal = _ReportOnSignal(launch)
-            on_signal.set_report(report)
+            on_signal.report = report
             on_signal.print_failures('task %d of %d: its own findings' % (tasks.rank, tasks.count))
             return 1
         return 0 if show(_title(launch, [report]), launch, [report], [], options.json) else 1
     on_signal = _ReportOnSignal(launch)
     report = examine(launch, options.timeout)
-    on_signal.set_report(report)
+    on_signal.report = report
     if launch.rendezvous is None:
         return _by_joining(launch, on_signal, report, options)
     try:

@@ -16,11 +16,9 @@ from .checks.software import describe_build, describe_gpus, inspect_all, inspect
 _SHOWN = re.compile(r'(MXHYBRID|HOROVOD|DMLC|MXNET|PS|OMP|MKL|KMP)_')
 _SECRET = re.compile(r'SECRET|TOKEN|PASSWORD|PASSWD|KEY', re.IGNORECASE)
 
-_IMPORT_S = 60.0
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('--timeout', type=float, default=_IMPORT_S, metavar='S',
+    parser.add_argument('--timeout', type=float, default=60.0, metavar='S',
                         help='seconds that each import may take (default %(default)g)')
 
 
@@ -52,7 +50,6 @@ def lines_of(seconds: float) -> List[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print all lines; returns the exit status."""
     console.write('\n'.join(lines_of(options.timeout)))
     return 0
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, ContextManager, Dict, Iterator, List, Sequence, Tuple
 
 from ..base import proc
 from ..base.launcher import OF_HOROVODRUN, OF_LAUNCH_PY, OF_OTHERS
@@ -29,41 +29,28 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 Process = Tuple[str, List[str], Dict[str, str]]
 
 
-def python_processes(job: List[str], workers: int, scheduler_port: int) -> List[Process]:
-    """Return a single process."""
-    return [('the process', job, {})]
+LAUNCHERS = ('python', 'horovodrun', 'mxhybrid run', 'launch.py')
 
 
-def horovodrun_processes(job: List[str], workers: int, scheduler_port: int) -> List[Process]:
-    """Return the process of horovodrun, run by this interpreter."""
-    command = interpreter() + ['-m', 'horovod.runner.launch', '-np', str(workers), '--gloo']
-    return [('horovodrun', command + job, {})]
+def _processes(launcher: str, job: List[str], workers: int, scheduler_port: int) -> List[Process]:
+    """Return the processes by which one of `LAUNCHERS` starts a job.
 
-
-def elastic_processes(job: List[str], workers: int, scheduler_port: int) -> List[Process]:
-    """Return the process of ``mxhybrid run``."""
-    return [('mxhybrid run', interpreter() + ['-m', 'mxhybrid', 'run', '-np', str(workers), '--reset-limit', '0'] + job,
-             {})]
-
-
-def launch_py_processes(job: List[str], workers: int, scheduler_port: int) -> List[Process]:
-    """Return the processes that MXNet's ``launch.py -n workers -s 1 --launcher local`` starts, with its variables.
-
+    Those of launch.py are what MXNet's ``launch.py -n workers -s 1 --launcher local`` starts, with its variables:
     launch.py itself is in no package that works on CPython 3.9 or newer.
     """
+    number = ['-np', str(workers)]
+    if launcher == 'python':
+        return [('the process', job, {})]
+    if launcher == 'horovodrun':
+        return [('horovodrun', interpreter() + ['-m', 'horovod.runner.launch', *number, '--gloo'] + job, {})]
+    if launcher == 'mxhybrid run':
+        return [('mxhybrid run', interpreter() + ['-m', 'mxhybrid', 'run', *number, '--reset-limit', '0'] + job, {})]
     shared = {'DMLC_PS_ROOT_URI': '127.0.0.1', 'DMLC_PS_ROOT_PORT': str(scheduler_port),
               'DMLC_NODE_HOST': '127.0.0.1', 'DMLC_NUM_WORKER': str(workers), 'DMLC_NUM_SERVER': '1',
               'DMLC_JOB_CLUSTER': 'local'}
     roles = [('scheduler', 0), ('server', 0)] + [('worker', task) for task in range(workers)]
     return [('%s %d' % (role, task) if role == 'worker' else role, job,
              dict(shared, DMLC_ROLE=role, DMLC_TASK_ID=str(task))) for role, task in roles]
-
-
-#: By name: the function that returns the processes, and True if there may be several workers.
-LAUNCHERS: Dict[str, Tuple[Callable[[List[str], int, int], List[Process]], bool]] = {
-    'python': (python_processes, False), 'horovodrun': (horovodrun_processes, True),
-    'mxhybrid run': (elastic_processes, True),
-    'launch.py': (launch_py_processes, True)}
 
 
 def _begin(parent: int) -> None:
@@ -140,7 +127,7 @@ def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: st
     output of all processes, which run in its directory.  Returns a description of the problem, empty if there is none.
     """
     reservation = reserve_port('127.0.0.1')
-    processes = LAUNCHERS[launcher][0](interpreter() + job, workers, reservation.getsockname()[1])
+    processes = _processes(launcher, interpreter() + job, workers, reservation.getsockname()[1])
     token = uuid.uuid4().hex
     env = {name: value for name, value in package_environment().items()
            if not name.startswith(OF_HOROVODRUN + OF_LAUNCH_PY + OF_OTHERS) and name not in known_variables()}
@@ -152,20 +139,16 @@ def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: st
             for _, argv, variables in processes:
                 started.append(_start(argv, env=dict(env, **variables), stdin=subprocess.DEVNULL, stdout=output,
                                       stderr=subprocess.STDOUT, start_new_session=True, cwd=os.path.dirname(log)))
-        problem = _watch([role for role, _, _ in processes], started, time.monotonic() + seconds)
-        return problem if problem != _OUT_OF_TIME else 'not ended after %g s' % seconds
+        return _watch([role for role, _, _ in processes], started, seconds)
     finally:
         with _handled(_STOP_SIGNALS, signal.SIG_IGN):
             end(token, started)
         reservation.close()
 
 
-_OUT_OF_TIME = 'out of time'
-
-
-def _watch(roles: List[str], started: List['subprocess.Popen[bytes]'], deadline: float) -> str:
+def _watch(roles: List[str], started: List['subprocess.Popen[bytes]'], seconds: float) -> str:
     """Wait until all processes have ended, or one has failed; return a description of the problem."""
-    failing = False
+    failing, deadline = False, time.monotonic() + seconds
     while True:
         statuses = [process.poll() for process in started]
         if any(statuses) and not failing:
@@ -178,5 +161,5 @@ def _watch(roles: List[str], started: List['subprocess.Popen[bytes]'], deadline:
     # A worker that fails ends the servers and the scheduler by SIGTERM: they are not the cause.
     failed = [pair for pair in failed if pair[1] != -signal.SIGTERM] or failed
     if not failed and any(status is None for status in statuses):
-        return _OUT_OF_TIME
+        return 'not ended after %g s' % seconds
     return ', '.join('%s ended with %s' % (role, describe_status(status)) for role, status in failed)

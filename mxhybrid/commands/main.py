@@ -1,7 +1,8 @@
-"""The command ``mxhybrid``: runs a subcommand, which is a module with ``add_arguments`` and ``run``.
+"""The command ``mxhybrid``: runs a subcommand.
 
-``mxhybrid doctor`` and ``python -m mxhybrid.commands.doctor`` are the same.  Every module of this folder can be
-imported without MXNet, Horovod or NumPy, except for the programs of jobs, :mod:`~mxhybrid.commands.sanity` and
+A subcommand is a module with ``add_arguments``, and with ``run`` that returns the exit status.  ``mxhybrid doctor`` and
+``python -m mxhybrid.commands.doctor`` are the same.  Every module of this folder can be imported without MXNet, Horovod
+or NumPy, except for the programs of jobs, :mod:`~mxhybrid.commands.sanity` and
 :mod:`~mxhybrid.commands.checks.try_joining`.
 """
 import argparse
@@ -12,6 +13,7 @@ import sys
 from typing import Any, List, Optional
 
 from .. import __version__
+from ..base.errors import CheckpointError, InputError, SettingError
 from ..base.launcher import is_worker
 from . import console
 
@@ -38,7 +40,7 @@ def run_alone(name: str, arguments: Optional[List[str]] = None) -> int:
     """Run one subcommand as ``python -m mxhybrid.commands.NAME`` does; returns the exit status."""
     command = importlib.import_module('mxhybrid.commands.' + name)
     parser = _new_parser(command, argparse.ArgumentParser, prog='python -m ' + command.__name__)
-    return _guarded(command.run, parser.parse_args(arguments))
+    return _guarded(name, command.run, parser.parse_args(arguments))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -64,10 +66,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
     if options.command is None:
         parser.print_help()
         return 2
-    return _guarded(options.function, options)
+    return _guarded(options.command, options.function, options)
 
 
-def _guarded(run: Any, options: argparse.Namespace) -> int:
+def _guarded(name: str, run: Any, options: argparse.Namespace) -> int:
     if not is_worker():
         return _serve()
     if sys.stdout is None:  # it was closed
@@ -80,8 +82,9 @@ def _guarded(run: Any, options: argparse.Namespace) -> int:
     except BrokenPipeError:  # `mxhybrid report file | head`
         console.drop_output()
         return 128 + signal.SIGPIPE
-    except console.OutputError as error:  # other errors reach the job's exception hook, which tells all workers
-        sys.stderr.write('mxhybrid: %s\n' % error)
+    except (InputError, SettingError, CheckpointError) as error:
+        # All workers of a job raise one.  Other errors reach the job's exception hook, which tells all workers.
+        sys.stderr.write('mxhybrid %s: %s\n' % (name, error))
         return 1
 
 

@@ -24,7 +24,7 @@ def draw_search(content: Dict[str, Any], picture: str) -> None:
 
     tables = {name: entry for name, entry in content['tables'].items() if entry['samples']}
     if not tables:
-        raise InputError('no table was searched: there is nothing to draw; leave --picture out')
+        raise InputError('no table was searched: there is nothing to draw: leave PICTURE out')
     figure = new_figure(6, 4 * len(tables))
     for number, (name, entry) in enumerate(sorted(tables.items()), 1):
         axes = figure.add_subplot(len(tables), 1, number)
@@ -57,19 +57,16 @@ def lines_of(content: Dict[str, Any]) -> List[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the partition file; returns the exit status."""
     try:
         from ..routes import partition_cache  # needs NumPy
-
-        content = partition_cache.read(options.file)
-        if content is None:
-            raise InputError('%s does not exist: give the file of the setting partition_file' % options.file)
-        console.write('\n'.join(lines_of(content)))
-        if options.picture:
-            draw_search(content, options.picture)
-    except (ImportError, InputError) as error:
-        sys.stderr.write('mxhybrid partitions: %s\n' % error)
-        return 1
+    except ImportError as error:
+        raise InputError(str(error)) from error
+    content = partition_cache.read(options.file)
+    if content is None:
+        raise InputError('%s does not exist: give the file of the setting partition_file' % options.file)
+    console.write('\n'.join(lines_of(content)))
+    if options.picture:
+        draw_search(content, options.picture)
     return 0
 
 

@@ -19,7 +19,7 @@ import signal
 import sys
 from typing import Any, Dict, List
 
-from ..base.errors import HybridError, InputError
+from ..base.errors import InputError
 from ..base.figures import check_figure
 from ..base.files import cannot_write
 from ..base.settings import resolve
@@ -80,15 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              'measurement')
 
 
-def run(options: argparse.Namespace) -> int:
-    """Predict, compare or search; returns the exit status."""
-    try:
-        return _run(options)
-    except HybridError as error:
-        sys.stderr.write('mxhybrid plan: %s\n' % error)
-        return 1
-
-
 def _option(name: str) -> str:
     """Return an option as it is written on a command line."""
     return '--' + {'start': 'import'}.get(name, name.replace('_', '-'))
@@ -134,7 +125,7 @@ def _check_files(options: argparse.Namespace) -> None:
                 raise InputError('%s: %s' % (_option(name), error)) from error
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     # Imported here: other subcommands work without MXNet.
     from ..planner import SEARCH_SECONDS, load_cluster, skip_final_gc
     from .model_argument import load_model, parse_inputs
@@ -151,12 +142,14 @@ def _run(options: argparse.Namespace) -> int:
     net, tables = load_model(options.model)
     shapes, types = parse_inputs(options.inputs, net)
     if options.formula:
-        return _formula(options, net, shapes, types, cluster)
-    skip_final_gc()
-    return _Planning(options, net, shapes, types, cluster, tables).run()
+        _formula(options, net, shapes, types, cluster)
+    else:
+        skip_final_gc()
+        _Planning(options, net, shapes, types, cluster, tables).run()
+    return 0
 
 
-def _formula(options: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any) -> int:
+def _formula(options: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any) -> None:
     from ..native.trainers import frozen_names
     from ..parallel.ops.tracing import traced
     from ..planner import PAPER_NETWORK, cost_report, cost_rows, draw_costs, fit_alpha_beta, layer_sizes
@@ -174,7 +167,6 @@ def _formula(options: argparse.Namespace, net: Any, shapes: List[Any], types: Li
     console.write(cost_report(layers, batch, ranks, network))
     if options.formula_png:
         draw_costs(cost_rows(layers, batch, ranks, network), options.formula_png)
-    return 0
 
 
 class _Interruption:
@@ -210,7 +202,7 @@ class _Planning:
                                 shard_updates=options.shard_updates, pipelines=not options.no_pipelines,
                                 tables=tables)
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Predict, compare or search."""
         from ..parallel.plans.plan_json import load
         from ..parallel.plans.strategies import data_parallel
@@ -223,24 +215,22 @@ class _Planning:
                 planner.splits(plan)
             except InputError as error:
                 raise InputError('%s: %s' % (path, error)) from error
+        start = plans.get(options.start)
         if options.compare:
             self._compare(plans)
-            return 0
-        start = plans.get(options.start)
-        if options.evaluate_only:
+        elif options.evaluate_only:
             plan = data_parallel() if start is None else start
             prediction = planner.predict(plan)
             try:
                 self._print_report(plan, prediction)
             finally:
                 self._write_files(plan, prediction)
-            return 0
-        found = self._search(start)
-        try:
-            self._print_result(found)
-        finally:  # even if standard output was closed
-            self._write_files(found.plan, found.prediction)
-        return 0
+        else:
+            found = self._search(start)
+            try:
+                self._print_result(found)
+            finally:  # even if standard output was closed
+                self._write_files(found.plan, found.prediction)
 
     def _print_result(self, best: Any) -> None:
         """Print the best plan of a search, and compare it with data parallelism and with the network without a plan."""

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Sequence
 from ..base.errors import InputError
 from ..base.text import aligned, seconds_text, size_text
 from . import console
+from .drawing import draw_run
 from .metrics_file import Run, TableSteps, read
 
 _BAR_COLUMNS, _LABEL_COLUMNS = 20, 12
@@ -128,25 +129,18 @@ def choose(runs: List[Run], number: Any) -> Run:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the report; returns the exit status."""
-    try:
-        runs, broken = read(options.file)
-        chosen = choose(runs, options.run)
-        plain = options.ascii or not console.shows(sys.stdout)
-        for line in lines_of(chosen, plain, console.columns()):
-            console.write(line)
-        if len(runs) > 1:
-            console.write('\nrun %d of %d in this file; --run shows another one' % (runs.index(chosen) + 1, len(runs)))
-        if broken:
-            console.write('\n%d incomplete line%s left out: a job is still writing, or was killed'
-                          % (broken, ' was' if broken == 1 else 's were'))
-        if options.png:
-            from .drawing import draw_run  # imports matplotlib, which takes time
-
-            draw_run(chosen, options.png)
-    except InputError as error:
-        sys.stderr.write('mxhybrid report: %s\n' % error)
-        return 1
+    runs, broken = read(options.file)
+    chosen = choose(runs, options.run)
+    plain = options.ascii or not console.shows(sys.stdout)
+    for line in lines_of(chosen, plain, console.columns()):
+        console.write(line)
+    if len(runs) > 1:
+        console.write('\nrun %d of %d in this file; --run shows another one' % (runs.index(chosen) + 1, len(runs)))
+    if broken:
+        console.write('\n%d incomplete line%s left out: a job is still writing, or was killed'
+                      % (broken, ' was' if broken == 1 else 's were'))
+    if options.png:
+        draw_run(chosen, options.png)
     return 0
 
 

@@ -119,7 +119,6 @@ def _launch_py(script: str, hostfile: Optional[IO[str]], words: List[str]) -> Co
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the job; returns the exit status."""
     logging.basicConfig(format='mxhybrid run: %(message)s')
     logging.getLogger('mxhybrid').setLevel(logging.INFO)
     job = options.job[1:] if options.job[:1] == ['--'] else options.job

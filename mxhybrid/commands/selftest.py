@@ -35,7 +35,7 @@ TOLERANCE = 2e-5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('-np', '--num-proc', type=int, default=2, metavar='N',
                         help='number of workers (default %(default)s)')
-    parser.add_argument('--launcher', choices=['all'] + list(LAUNCHERS), default='all',
+    parser.add_argument('--launcher', choices=['all', *LAUNCHERS], default='all',
                         help='launcher to try (default: all); python is one process without a launcher')
     parser.add_argument('--timeout', type=float, default=_TIMEOUT_S, metavar='S',
                         help='seconds that each job may take (default %(default)g)')
@@ -74,7 +74,7 @@ def _results(directory: str) -> List[Dict[str, Any]]:
 
 def try_launcher(launcher: str, workers: int, seconds: float, verbose: bool) -> bool:
     """Run the job through one launcher and print the outcome; returns True if the results were right."""
-    workers = workers if LAUNCHERS[launcher][1] else 1
+    workers = 1 if launcher == 'python' else workers
     with tempfile.TemporaryDirectory(prefix='mxhybrid-selftest-') as directory:
         began = time.monotonic()
         log = os.path.join(directory, 'log')
@@ -94,7 +94,6 @@ def try_launcher(launcher: str, workers: int, seconds: float, verbose: bool) -> 
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run all jobs; returns the exit status."""
     if options.num_proc < 1:
         sys.stderr.write('mxhybrid selftest: -np %d: give a number of workers of at least 1\n' % options.num_proc)
         return 2

@@ -102,7 +102,6 @@ class Guard:
             self._servers.expect_end()
 
     def wait_for_exit(self) -> None:
-        """Wait for the servers to end."""
         if self._servers is not None:
             self._servers.wait_for_exit()
 

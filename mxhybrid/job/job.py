@@ -130,14 +130,7 @@ class Job:
 
     @property
     def num_workers(self) -> int:
-        """The number of workers."""
         return self.topology.num_workers
-
-    @property
-    def sums(self) -> str:
-        """The way of dense sums of arrays on CPUs: 'lane' or 'horovod', as in the setting `dense`."""
-        assert self.collective is not None
-        return 'lane' if self.collective.sums_together else 'horovod'
 
     def count_trainer(self) -> int:
         """Return the number of a new Trainer, from 0; equal on all workers, which make the same Trainers."""

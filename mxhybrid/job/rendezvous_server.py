@@ -35,8 +35,6 @@ _LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _MAX_REQUEST_BYTES = 1 << 24
 #: Seconds between two looks at the notice board for the address of worker 0's server: the first and the longest pause.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
-#: Variables with the address of the rendezvous server.
-_ADDRESS, _PORT = 'HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT'
 _OK, _MISSING, _BAD = '200 OK', '404 Not Found', '400 Bad Request'
 
 
@@ -229,5 +227,5 @@ def replace_rendezvous(launch: Launch, board: Optional[NoticeBoard], host: str) 
         if address is None:
             time.sleep(pause_s)
             pause_s = min(_LONGEST_PAUSE_S, 1.5 * pause_s)
-    os.environ.update({_ADDRESS: address[0], _PORT: str(address[1])})
+    os.environ.update(HOROVOD_GLOO_RENDEZVOUS_ADDR=address[0], HOROVOD_GLOO_RENDEZVOUS_PORT=str(address[1]))
     return server

@@ -437,7 +437,7 @@ class Distributed:
 
     def call_count(self, call: str) -> int:
         """Return how often this worker has made a collective call of this name."""
-        return self._lifeline.times(call)
+        return self._lifeline.calls.times(call)
 
     def busy(self) -> ContextManager[None]:
         """Surround work that may take long while the other workers wait: it does not count as a stall."""

@@ -22,12 +22,11 @@ now = time.monotonic_ns
 
 
 class Off:
-    """Records nothing."""
+    """Records nothing, by the methods of a :class:`Recorder` and of a :class:`Span`."""
 
     enabled = False
 
     def span(self, name: str, category: str = '', **args: Any) -> 'Off':
-        """Return a context manager that does nothing."""
         return self
 
     def complete(self, name: str, begin: int, end: int, category: str = '', args: Optional[Dict[str, Any]] = None
@@ -146,10 +145,7 @@ class Recorder:
 
     def take(self, count: int) -> List[Dict[str, Any]]:
         """Remove and return the oldest `count` events, in Chrome's form, except that times are nanoseconds."""
-        taken: List[Dict[str, Any]] = []
-        while self._events and len(taken) < count:
-            taken.append(self._events.popleft())
-        return taken
+        return [self._events.popleft() for _ in range(min(count, len(self._events)))]
 
 
 AnyRecorder = Union[Off, Recorder]

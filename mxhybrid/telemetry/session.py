@@ -101,7 +101,7 @@ class Session:
         number, self._stores = self._stores, self._stores + 1
         if not self.measures:
             return NO_METER
-        return StepMeter(number, self.trace, self._outputs, routes, self._relieve, network)
+        return StepMeter(number, self.trace, self._outputs, routes, lambda: self._write_alone(_BATCH), network)
 
     def fail(self, text: str) -> None:
         """Send the events of this process, once, before it reports that it fails with `text`."""
@@ -119,19 +119,15 @@ class Session:
         elif self._trace_sender is not None and self._failed:
             time.sleep(LAST_WORDS_S)
 
-    def _relieve(self) -> None:
-        """Write the events of a job of one process to the file after a step, if there are many."""
-        if self._file is not None and self._trace_writer is None and isinstance(self.trace, Recorder):
-            if len(self.trace) >= _BATCH:
-                self._write_alone(self.trace)
-
-    def _write_alone(self, recorder: Recorder) -> None:
-        assert self._file is not None
-        self._file.add(0, in_microseconds(recorder.take(len(recorder)), -self._origin))
+    def _write_alone(self, fewest: int) -> None:
+        """Write the events of a job of one process to the file, if there are `fewest` of them."""
+        trace, file = self.trace, self._file
+        if file is not None and self._trace_writer is None and isinstance(trace, Recorder) and len(trace) >= fewest:
+            file.add(0, in_microseconds(trace.take(len(trace)), -self._origin))
 
     def _close_alone(self) -> None:
-        if self._file is not None and os.getpid() == self._pid and isinstance(self.trace, Recorder):
-            self._write_alone(self.trace)
+        if self._file is not None and os.getpid() == self._pid:
+            self._write_alone(0)
             self._file.close()
 
     def _close_outputs(self) -> None:

@@ -18,20 +18,17 @@ from .traffic import Network, moved_between
 
 
 class NoMeter:
-    """Measures nothing."""
+    """Measures nothing, by the methods of a :class:`StepMeter`."""
 
     enabled = False
 
     def call(self, name: str, route: Any = None, parameter: str = '') -> Any:
-        """Return a context manager for a call of the store."""
         return OFF
 
     def allreduce_grads(self) -> Any:
-        """Return a context manager for ``Trainer.allreduce_grads``."""
         return OFF
 
     def update(self) -> Any:
-        """Return a context manager for ``Trainer.update``."""
         return OFF
 
     def show_tables(self, tables: Callable[[], List[Any]]) -> None:
@@ -41,7 +38,6 @@ class NoMeter:
         """Record nothing."""
 
     def over(self, routes: Dict[Any, Any]) -> 'NoMeter':
-        """Return the meter for a store that replaces this one."""
         return self
 
 

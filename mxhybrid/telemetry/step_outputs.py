@@ -20,12 +20,10 @@ class JsonLines:
         self._file: Any = open(path, 'a')
 
     def write(self, record: Dict[str, Any]) -> None:
-        """Append a record."""
         self._file.write(json.dumps(record) + '\n')
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -36,7 +34,6 @@ class TensorBoard:
         self._writer = _summary_writer()(directory, flush_secs=TENSORBOARD_FLUSH_S)
 
     def write(self, record: Dict[str, Any]) -> None:
-        """Write the scalars of a record."""
         for tag, value in numbers_by_tag(record).items():
             self._writer.add_scalar(tag, value, record['step'])
 
@@ -76,7 +73,6 @@ class StepOutputs:
         self._outputs = outputs
 
     def write(self, record: Dict[str, Any]) -> None:
-        """Write a record to all outputs."""
         for setting, output in list(self._outputs.items()):
             self._try(setting, output.write, record)
 
@@ -88,7 +84,6 @@ class StepOutputs:
             del self._outputs[setting]
 
     def close(self) -> None:
-        """Close all outputs."""
         for setting, output in list(self._outputs.items()):
             self._try(setting, output.close)
         self._outputs = {}

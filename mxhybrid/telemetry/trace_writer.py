@@ -66,9 +66,12 @@ class TraceWriter:
 
     def _close_after_failure(self) -> None:
         if not self._closed.is_set() and self._has_last_events():
-            self._file.add(0, [{'ph': 'i', 's': 'g', 'name': str(self._monitor.failure), 'tid': 0,
-                                'ts': (now() - self._origin) / 1000}])
+            self._note(str(self._monitor.failure))
             self.close()
+
+    def _note(self, text: str) -> None:
+        """Write an event of the whole job."""
+        self._file.add(0, [{'ph': 'i', 's': 'g', 'name': text, 'tid': 0, 'ts': (now() - self._origin) / 1000}])
 
     def wait(self) -> None:
         """Wait, after a failure, until the file is written; the monitor writes it if it knows of the failure."""
@@ -79,8 +82,8 @@ class TraceWriter:
     def close(self) -> None:
         """Write the file, once, and log that."""
         dropped = ['%s dropped %d events beyond its limit' % item for item in sorted(self._dropped.items()) if item[1]]
-        self._file.add(0, [{'ph': 'i', 's': 'g', 'name': text, 'tid': 0, 'ts': (now() - self._origin) / 1000}
-                           for text in dropped])
+        for text in dropped:
+            self._note(text)
         if self._file.close():
             logger.info('trace: %d events in %s', self._file.count, self._file.path)
             for text in dropped:

@@ -67,7 +67,6 @@ class Admission:
         return late + in_time[:max(0, len(in_time) - self._limit)]
 
     def forget(self, peer: socket.socket) -> None:
-        """Forget a connection that was closed."""
         self._waiting.pop(peer, None)
 
     def close(self) -> None:

@@ -18,12 +18,15 @@ from .call_log import checked_calls, difference_of_calls
 from .heartbeat import BUSY_MESSAGE, AwakeClock
 from .identity import sample_process, state_of, this_process
 from .peers import Peer
+from .script import AN_ARRAY
 from .standstill import ADVICE, Standstill, failures_of
 
 logger = get_logger(__name__)
 
 #: Seconds beyond the limit after which silence is reported: other processes may follow, and one message names them all.
 GATHER_S = 2.0
+#: Seconds for which all workers must have waited in blocking collective calls that differ.
+PATIENCE_S = 10.0
 #: Most liveness probes that a process is told.
 _MAX_PROBES = 4
 
@@ -59,28 +62,27 @@ class FailureDetector:
         return Peer(name, rank, self._clock.seconds, self._limits.silence)
 
     def mark_heard(self, peer: Peer) -> None:
-        """Record that a process sent something."""
         peer.mark_heard(self._clock.seconds, self._limits.silence)
 
     def handle_heartbeat(self, peer: Peer, beat: Dict[str, Any]) -> Dict[str, Any]:
         """Take a heartbeat of a process, and return the answer."""
         answer: Dict[str, Any] = {'limit': self._limits.silence, 'stall': self._limits.stall}
         if 'probe' in beat and peer not in self._probes:
-            peer.set_probe(beat['probe'])
+            peer.probe = list(beat['probe'])
             self._probes.append(peer)
             self._probes.sort(key=lambda prober: prober.is_worker)  # servers first: they run little Python
         if self._probes and not self._sees(peer):
             answer['probes'] = [prober.probe for prober in self._probes if not prober.has_left][:_MAX_PROBES]
         if 'process' in beat:
-            peer.set_process(beat['process'])
+            peer.process = dict(beat['process'])
             assert peer.key is not None
             self._introduced.add(peer.key)
             self._awaited.pop(peer.key, None)
             answer['process'] = self._this_process
         if peer.is_worker:
             if 'log' in beat:
-                peer.set_log(checked_calls(beat['log']))
-            peer.set_failure(str(beat.get('failure', '')))
+                peer.log = checked_calls(beat['log'])
+            peer.failure = str(beat.get('failure', ''))
             peer.set_progress(int(beat['calls']), str(beat['call']), str(beat['location']), bool(beat.get('busy')),
                               None if beat.get('waiting') is None else str(beat['waiting']), self._clock.seconds)
         return {'beat': answer}
@@ -104,8 +106,8 @@ class FailureDetector:
         for peer in self._late(peers):
             if self._sees(peer):
                 peer.add_sample(now, sample_process(peer.process))
-        return (self._detect_silence(peers, now) or self._detect_absence(now) or self._detect_stall(peers, now)
-                or self._detect_standstill(peers, now))
+        return (self._detect_silence(peers, now) or self._detect_absence(now) or self._detect_deadlock(peers)
+                or self._detect_stall(peers, now) or self._detect_standstill(peers, now))
 
     def _late(self, peers: List[Peer]) -> List[Peer]:
         return [peer for peer in peers if self._clock.seconds - peer.last_heard > LATE_HEARTBEAT_S]
@@ -173,11 +175,23 @@ class FailureDetector:
         # Workers that share few cores join one after another.
         if now - self._last_joined_s > self._limits.start and len(self._ranks_joined) < self._workers:
             missing = sorted(set(range(self._workers)) - set(self._ranks_joined))
-            return Failure('%s did not join within %g s' % (_workers(missing), self._limits.start), [])
+            return Failure('worker%s %s did not join within %g s' % (
+                's' * (len(missing) > 1), ', '.join(map(str, missing)), self._limits.start), [])
         for key, since in self._awaited.items():
             if now - since > self._limits.start:
                 return Failure('%s did not join within %g s' % (self._servers[key], self._limits.start), [])
         return None
+
+    def _detect_deadlock(self, peers: List[Peer]) -> Optional[Failure]:
+        # A silent worker may wait no more, so its time ends with its last heartbeat.
+        calls = {peer.rank: peer.waits_for for peer in peers
+                 if peer.is_worker and not peer.has_ended and peer.last_heard - peer.waits_since > PATIENCE_S}
+        names = set(calls.values())
+        if len(calls) < self._workers or len(names) == 1 or not names.isdisjoint({None, AN_ARRAY}):
+            return None
+        text = ', '.join('worker %d in %s' % item for item in sorted(calls.items()))
+        return Failure('all workers wait for each other in different calls (%s): make the same calls of the store in '
+                       'the same order on every worker' % text, [])
 
     def _detect_stall(self, peers: List[Peer], now: float) -> Optional[Failure]:
         workers = [peer for peer in peers if peer.is_worker and not peer.has_ended]
@@ -210,7 +224,6 @@ class FailureDetector:
 
 
 def _cause(peer: Peer) -> str:
-    """Return the likely cause of the silence of a process."""
     state = state_of(peer.process)
     if state in ('T', 't'):
         return 'it is stopped, by a signal or a debugger'
@@ -221,7 +234,3 @@ def _cause(peer: Peer) -> str:
 
 def _processes(peers: Iterable[Peer]) -> List[Dict[str, Any]]:
     return [peer.process for peer in peers if peer.process is not None]
-
-
-def _workers(ranks: List[int]) -> str:
-    return 'worker%s %s' % ('s' * (len(ranks) > 1), ', '.join(map(str, ranks)))

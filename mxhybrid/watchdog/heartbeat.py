@@ -63,9 +63,10 @@ class Heartbeat:
         self._activity = activity.Activity()
         #: State letter of the monitor's process when it was last seen alive; empty while this process cannot see it.
         self._state = ''
-        #: Addresses of probes that sample the monitor's process, and the address of this process's own probe.
+        #: Addresses of probes that sample the monitor's process.
         self._probes: List[Tuple[str, int]] = []
-        self._probe: Optional[Tuple[str, int]] = None
+        #: The address of this process's own probe, if it has one, which all later heartbeats announce.
+        self.probe: Optional[Tuple[str, int]] = None
         self._introduced = False
         #: The monitor's process, see :func:`this_process`, once the monitor has answered.
         self.monitor: Optional[Dict[str, Any]] = None
@@ -85,8 +86,8 @@ class Heartbeat:
             beat = {'calls': calls, 'call': call, 'waiting': waiting, 'busy': busy, 'location': script_location()}
         if not self._introduced:
             beat['process'], self._introduced = this_process(), True
-        if self._probe is not None:
-            beat['probe'] = self._probe
+        if self.probe is not None:
+            beat['probe'] = self.probe
         return beat
 
     def mark_heard(self) -> None:
@@ -106,16 +107,10 @@ class Heartbeat:
         return self.monitor is not None and state_of(self.monitor) != '' and not self._is_monitor_process()
 
     def _is_monitor_process(self) -> bool:
-        """Return whether the monitor runs in this process."""
         return self.monitor is not None and (self.monitor['pid'], self.monitor['pid_space']) == (
             os.getpid(), pid_space())
 
-    def set_probe(self, address: Tuple[str, int]) -> None:
-        """Announce, in all later heartbeats, the address of a probe that samples the monitor's process."""
-        self._probe = address
-
     def sample_monitor(self) -> Optional[activity.ThreadSample]:
-        """Sample the monitor's process."""
         return sample_process(self.monitor)
 
     def _sample(self) -> bool:

@@ -44,18 +44,12 @@ def sample_process(process: Optional[Dict[str, Any]]) -> Optional[activity.Threa
     return None if sample is None else dict(sample, state=state)
 
 
-def _kill(process: Optional[Dict[str, Any]]) -> None:
-    """Kill a silent process if it runs on this machine: it cannot end by itself."""
-    if process is not None and process['pid'] != os.getpid() and state_of(process) not in ('', 'Z'):
-        with contextlib.suppress(OSError):
-            os.kill(int(process['pid']), signal.SIGKILL)
-
-
 def kill_processes(processes: Any) -> None:
-    """Kill the silent processes that run on this machine."""
+    """Kill the silent processes that run on this machine: they cannot end by themselves."""
     for process in processes:
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            _kill(process)
+        with contextlib.suppress(KeyError, OSError, TypeError, ValueError):
+            if process['pid'] != os.getpid() and state_of(process) not in ('', 'Z'):
+                os.kill(int(process['pid']), signal.SIGKILL)
 
 
 def script_location() -> str:

@@ -11,9 +11,9 @@ collective calls, and waits until all scripts have ended.  A worker that has mad
 and gets an error.  The watch lasts until each process has reported that it has left the job: the native exit barriers
 would wait for dead processes, too.
 
-Deadlocks among collective calls are found in the same way.  A worker that has waited for long in a call reports the
-call; if all workers wait in different ones, none of them can ever return.  A worker that makes no progress sends its
-last calls, :mod:`mxhybrid.watchdog.call_log`, so that the monitor finds the first one in which workers differ.
+Deadlocks among collective calls are found in the same way.  Heartbeats name the call in which a worker waits; if all
+workers wait for long in different ones, none of them can ever return.  A worker that makes no progress sends its last
+calls, :mod:`mxhybrid.watchdog.call_log`, so that the monitor finds the first one in which workers differ.
 
 Other modules may send messages of their own over these connections: see `listen` at either end.
 """
@@ -39,8 +39,6 @@ from .script import ScriptWatcher
 
 logger = get_logger(__name__)
 
-#: Seconds in a blocking collective call after which a worker reports that it waits.
-PATIENCE_S = 10.0
 #: Seconds for the monitor to say which process has failed first.
 _ANSWER_S = 0.3
 
@@ -68,12 +66,14 @@ class Lifeline:
         self._cause, self._knows_cause = '', threading.Event()
         self._all_left = threading.Event()
         self._lock = threading.Lock()
-        self._log = CallLog()
+        #: The collective calls that this worker has made.
+        self.calls = CallLog()
         #: The number of calls that had been made when a log was sent last.
         self._logged_calls = 0
         self._script_watcher = ScriptWatcher()
-        #: The first error of its own that the script of this worker has caught, perhaps, and when; '' for none.
-        self._failure = ''
+        #: The first error that the script of this worker got, perhaps caught, and when, '' for none: for messages if
+        #: workers wait for each other.
+        self.failure = ''
         #: Name of the blocking collective call that this worker is in.
         self._waiting: Optional[str] = None
         #: The number of blocks of :meth:`busy` that are under way.
@@ -83,7 +83,9 @@ class Lifeline:
         self._rank = rank
         self._heartbeat = Heartbeat(timeout, rank >= 0)
         self._listeners: Dict[str, Callable[[Any], None]] = {
-            'beat': self._handle_heartbeat_answer, 'sample': self._sample}
+            'beat': self._handle_heartbeat_answer, 'sample': self._sample,
+            'release': lambda _: self._released.set(), 'all_settled': lambda _: self._all_settled.set(),
+            'all_left': lambda _: self._all_left.set()}
         self._ticks: List[Callable[[], None]] = []
         self._last_words: List[Callable[[], None]] = []
         self._send_heartbeat()
@@ -114,23 +116,10 @@ class Lifeline:
     def count_call(self, call: str) -> None:
         """Count a collective call; JobError if the script of another worker ended before that call."""
         with self._lock:
-            self._log.add(call)
+            self.calls.add(call)
             problem = self._missing_worker()
         if problem is not None:
             raise JobError(problem)
-
-    def recent_calls(self) -> RecentCalls:
-        """Return the last calls of this worker."""
-        return self._log.recent()
-
-    def note_failure(self, text: str) -> None:
-        """Name an error that the script of this worker got, for messages if workers wait for each other; '' for none.
-        """
-        self._failure = text
-
-    def times(self, call: str) -> int:
-        """Return how often this worker has made a call of this name."""
-        return self._log.times(call)
 
     @contextlib.contextmanager
     def waiting(self, call: str) -> Iterator[None]:
@@ -176,7 +165,7 @@ class Lifeline:
 
         If another process dies during the wait, this process ends.
         """
-        log = self._log.recent()
+        log = self.calls.recent()
         return self.send({'done': log.last, 'log': log}) and self._released.wait()
 
     def settle(self) -> None:
@@ -208,23 +197,11 @@ class Lifeline:
 
     def _watch(self) -> None:
         lines = LineBuffer()
-        #: The call that this worker waits in, with its number, since when, and whether the monitor knows.
-        waiting: Optional[Tuple[str, int]] = None
-        waiting_since, is_reported = 0.0, False
         while True:
             self._send_heartbeat()
             for act in list(self._ticks):
                 act()
             if not self._readable.poll(1000):
-                now, call = time.monotonic(), self._waiting
-                current = None if call is None else (call, self._log.count)  # one name may occur again and again
-                if current != waiting:
-                    if is_reported:
-                        self.send({'waiting': None})
-                    waiting, waiting_since, is_reported = current, now, False
-                elif waiting is not None and not is_reported and now - waiting_since > PATIENCE_S:
-                    self.send({'waiting': waiting[0]})
-                    is_reported = True
                 continue
             try:
                 data = self._sock.recv(65536)
@@ -255,12 +232,12 @@ class Lifeline:
 
     def _heartbeat_message(self) -> Dict[str, Any]:
         """Return the heartbeat to send: the calls of this process, and the call or array for which it waits."""
-        log = self._log.recent()
+        log = self.calls.recent()
         idle = self._heartbeat.is_worker and self._script_watcher.is_idle(log.last, time.monotonic())
         beat = self._heartbeat.message(log.last, log.names[-1] if log.names else '',
                                        self._script_watcher.waits_for(self._waiting, idle), self._busy > 0)
-        if self._failure:
-            beat['failure'] = self._failure
+        if self.failure:
+            beat['failure'] = self.failure
         if idle and self._logged_calls != log.last:
             beat['log'], self._logged_calls = log, log.last
         return beat
@@ -276,12 +253,6 @@ class Lifeline:
             if problem is not None:
                 self.fail('%s cannot go on: %s' % (self._name, problem))
                 self._leave(problem)
-        elif 'release' in message:
-            self._released.set()
-        elif 'all_settled' in message:
-            self._all_settled.set()
-        elif 'all_left' in message:
-            self._all_left.set()
         for kind, act in list(self._listeners.items()):  # another thread may add a listener
             if kind in message:
                 try:
@@ -292,10 +263,10 @@ class Lifeline:
     def _missing_worker(self) -> Optional[str]:
         """Return a sentence about a worker whose script ended before the last call of this one; None if none did."""
         for rank, (calls, log) in self._ended.items():
-            if self._log.count > calls:
-                difference = difference_of_calls({rank: log, self._rank: self._log.recent()})
+            if self.calls.count > calls:
+                difference = difference_of_calls({rank: log, self._rank: self.calls.recent()})
                 return ('worker %d ended its script after %d collective calls, this worker is at number %d%s: '
-                        'give every worker the same number of steps' % (rank, calls, self._log.count,
+                        'give every worker the same number of steps' % (rank, calls, self.calls.count,
                                                                         difference and '; ' + difference))
         return None
 
@@ -305,7 +276,7 @@ class Lifeline:
             host = self._sock.getsockname()[0]
             if not host.startswith('127.'):  # on loopback no process of another host needs the probe
                 with contextlib.suppress(OSError):
-                    self._heartbeat.set_probe(ProbeServer(host, self._heartbeat.sample_monitor).address)
+                    self._heartbeat.probe = ProbeServer(host, self._heartbeat.sample_monitor).address
 
     def _sample(self, processes: List[Dict[str, Any]]) -> None:
         self.send({'samples': [[process, identity.sample_process(process)] for process in processes]})

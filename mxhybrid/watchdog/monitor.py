@@ -77,7 +77,8 @@ class Monitor:
 
     def watch_scheduler(self, address: Tuple[str, int], limit: float) -> None:
         """Watch the scheduler at `address`, too; the job fails once it has been silent for `limit` seconds."""
-        watch_scheduler(address, limit, self.report_failure, lambda: self._released)
+        threading.Thread(target=watch_scheduler, args=(address, limit, self.report_failure, lambda: self._released),
+                         name='mxhybrid-scheduler', daemon=True).start()
 
     def listen(self, kind: str, act: Act) -> None:
         """Register ``act(peer, message[kind])`` for messages with `kind`; the monitor's thread sends its answer."""
@@ -272,39 +273,29 @@ class Monitor:
 
     def _handle(self, sock: socket.socket, peer: Peer, message: Dict[str, Any]) -> None:
         if 'fail' in message:
-            peer.mark_left()
+            peer.has_left = True
             self.report_failure('%s failed: %s' % (peer.name, message['fail']), writer=peer.name)
         elif 'server_died' in message:
             self.report_failure(str(message['server_died']), writer=peer.name)
         elif 'done' in message:
             self._finished.add(peer.rank)
-            peer.mark_ended()
+            peer.has_ended = True
             log = {} if 'log' not in message else {'log': message['log']}
             if log:
-                peer.set_log(checked_calls(message['log']))
+                peer.log = checked_calls(message['log'])
             self.tell({'finished': peer.rank, 'calls': message['done'], **log})
         elif 'settled' in message:
             self._settled.add(peer.rank)
             if self._settled.issuperset(range(self._workers)):
                 self.tell({'all_settled': True})
-        elif 'waiting' in message:
-            peer.set_waiting(message['waiting'])
-            self._detect_deadlock()
         elif 'bye' in message:
-            peer.mark_left()
+            peer.has_left = True
             self._ranks_left.add(peer.rank)
         for kind, act in list(self._listeners.items()):  # another thread may add a listener
             if kind in message:
                 answer = act(peer, message[kind])
                 if answer is not None:
                     _try_send(sock, answer)
-
-    def _detect_deadlock(self) -> None:
-        waiting = {peer.rank: peer.waiting for peer in self._peers.values() if peer.is_worker}
-        if len(waiting) == self._workers and None not in waiting.values() and len(set(waiting.values())) > 1:
-            calls = ', '.join('worker %d in %s' % item for item in sorted(waiting.items()))
-            self.report_failure('all workers wait for each other in different calls (%s): make the same calls of the '
-                                'store in the same order on every worker' % calls)
 
 
 def _try_send(sock: socket.socket, message: Dict[str, Any]) -> None:

@@ -23,11 +23,10 @@ class Peer:
         self.call = self.location = ''
         #: Whether the other workers have a reason to wait for it, for example while it writes a checkpoint.
         self.busy = False
-        #: Name of the call in which it has waited for long.
-        self.waiting: Optional[str] = None
-        #: The call or array that it waits for, None while it is running; and since when its heartbeats are the same.
+        #: The call or array that it waits for, None while it is running; since when that and the number of its calls
+        #: are the same; and since when its heartbeats are the same.
         self.waits_for: Optional[str] = None
-        self.still_since = now
+        self.waits_since = self.still_since = now
         #: The first error that its script got and may have caught, and when; '' for none.
         self.failure = ''
         #: Its last calls, once it has made no new one for a while.
@@ -42,7 +41,6 @@ class Peer:
 
     @property
     def is_worker(self) -> bool:
-        """True for a worker."""
         return self.rank >= 0
 
     @property
@@ -66,45 +64,18 @@ class Peer:
         self._busy_patience = patience
         self._activity.reset()
 
-    def set_process(self, process: Dict[str, Any]) -> None:
-        """Record the identity of the process."""
-        self.process = dict(process)
-
-    def set_probe(self, address: List[Any]) -> None:
-        """Record the address of the liveness probe that the process serves."""
-        self.probe = list(address)
-
     def set_progress(self, calls: int, call: str, location: str, busy: bool, waits_for: Optional[str],
                      now: float) -> None:
         """Record the progress of a worker, from its heartbeat."""
         if (calls, busy) != (self.calls, self.busy):
             self._missed_since = None
+        if (calls, waits_for) != (self.calls, self.waits_for):
+            self.waits_since = now
         if (calls, busy, location, waits_for) != (self.calls, self.busy, self.location, self.waits_for):
             self.still_since = now
         self.calls, self.call, self.location, self.busy, self.waits_for = calls, call, location, busy, waits_for
 
-    def set_failure(self, text: str) -> None:
-        """Record the first error that the script of a worker got."""
-        self.failure = text
-
-    def set_log(self, log: RecentCalls) -> None:
-        """Record the last calls of a worker."""
-        self.log = log
-
-    def set_waiting(self, call: Optional[str]) -> None:
-        """Record the collective call in which a worker has waited for long; None once it waits no more."""
-        self.waiting = call
-
-    def mark_ended(self) -> None:
-        """Record that the script of a worker has ended."""
-        self.has_ended = True
-
-    def mark_left(self) -> None:
-        """Record that the process has sent its last message."""
-        self.has_left = True
-
     def add_sample(self, now: float, sample: Optional[ThreadSample]) -> None:
-        """Add a sample of the threads of the process."""
         if self._activity.add_sample(sample):
             self.last_active = now
 

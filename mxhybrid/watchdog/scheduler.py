@@ -4,7 +4,6 @@ ps-lite uses ZeroMQ, which sends a greeting to each client that connects (ZMTP, 
 the kernel still accepts connections, but no greeting follows.
 """
 import socket
-import threading
 import time
 from typing import Callable, Tuple
 
@@ -47,17 +46,11 @@ def _connected(address: Tuple[str, int]) -> socket.socket:
 
 def watch_scheduler(address: Tuple[str, int], limit: float, on_failure: Callable[[str], None],
                     ended: Callable[[], bool]) -> None:
-    """Start a thread that checks a scheduler until `ended` returns true.
+    """Check a scheduler until `ended` returns true.
 
-    It calls `on_failure` with a sentence, once, if the scheduler dies, or is silent for `limit` seconds during which
-    this process runs.
+    Call `on_failure` with a sentence, once, if the scheduler dies, or is silent for `limit` seconds during which this
+    process runs.
     """
-    threading.Thread(target=_watch, args=(address, limit, on_failure, ended), name='mxhybrid-scheduler',
-                     daemon=True).start()
-
-
-def _watch(address: Tuple[str, int], limit: float, on_failure: Callable[[str], None],
-           ended: Callable[[], bool]) -> None:
     clock = AwakeClock()
     last_heard = 0.0
     while not ended():

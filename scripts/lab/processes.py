@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 # The package imports MXNet; this module of it does not.
 _PROC = runpy.run_path(str(Path(__file__).resolve().parents[2] / 'mxhybrid' / 'base' / 'proc.py'))
-pids, read_command, read_environ = _PROC['pids'], _PROC['read_command'], _PROC['read_environ']
+pids, read_environ = _PROC['pids'], _PROC['read_environ']
 read_stat, state_and_start = _PROC['read_stat'], _PROC['state_and_start']
 
 MARKER = 'MXHYBRID_LAB_JOB'
@@ -85,6 +85,15 @@ def _role(argv, environ, body):
             return environ[name]
     runs_body = body is not None and os.path.basename(argv[0]).startswith('python') and argv[1:2] == [body]
     return 'worker' if runs_body else 'launcher'
+
+
+def read_command(pid):
+    """Return the words of the command line of a process; one that has gone, and a zombie, have none."""
+    try:
+        content = Path('/proc/%d/cmdline' % pid).read_bytes().rstrip(b'\0').decode(errors='replace')
+    except OSError:
+        return []
+    return content.split('\0') if content else []
 
 
 def find_processes(marker, body=None):

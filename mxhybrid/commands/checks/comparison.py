@@ -21,12 +21,10 @@ class Report:
     host: str
     findings: List[Finding]
 
-    def as_json(self) -> Dict[str, Any]:
-        return {'rank': self.rank, 'host': self.host, 'findings': [finding.as_json() for finding in self.findings]}
-
     @classmethod
     def from_json(cls, value: Dict[str, Any]) -> 'Report':
-        return cls(value['rank'], value['host'], [Finding.from_json(finding) for finding in value['findings']])
+        """Return the report of which `value`, perhaps sent as JSON, is ``dataclasses.asdict``."""
+        return cls(value['rank'], value['host'], [Finding(**finding) for finding in value['findings']])
 
 
 @dataclass
@@ -37,6 +35,10 @@ class SharedFinding:
     #: Hosts or workers as text; empty for all of them.
     where: str
     ranks: List[int]
+
+
+def _all_findings(reports: List[Report]) -> List[Tuple[Report, Finding]]:
+    return [(report, finding) for report in reports for finding in report.findings]
 
 
 def _where(ranks: List[int], reports: List[Report]) -> str:
@@ -55,11 +57,10 @@ def _where(ranks: List[int], reports: List[Report]) -> str:
 def merge_findings(reports: List[Report]) -> List[SharedFinding]:
     """Put equal findings together, group by group."""
     checks: Dict[Tuple[str, str], Dict[Tuple[str, str, str], List[Any]]] = {}
-    for report in reports:
-        for finding in report.findings:
-            results = checks.setdefault((finding.group, finding.name), {})
-            key = finding.level, finding.text, finding.remedy
-            results.setdefault(key, [finding, []])[1].append(report.rank)
+    for report, finding in _all_findings(reports):
+        results = checks.setdefault((finding.group, finding.name), {})
+        key = finding.level, finding.text, finding.remedy
+        results.setdefault(key, [finding, []])[1].append(report.rank)
     shared = []
     for results in checks.values():
         # Some checks are made by the first worker of a host only, for all workers there.
@@ -73,10 +74,9 @@ def _versions(reports: List[Report]) -> List[Finding]:
     findings = []
     for name in ('python', 'numpy', 'mxnet', 'horovod', 'mxhybrid'):
         by_version: Dict[str, List[int]] = {}
-        for report in reports:
-            for finding in report.findings:
-                if finding.name == name and 'version' in finding.data:
-                    by_version.setdefault(finding.data['version'], []).append(report.rank)
+        for report, finding in _all_findings(reports):
+            if finding.name == name and 'version' in finding.data:
+                by_version.setdefault(finding.data['version'], []).append(report.rank)
         if len(by_version) > 1:
             text = '%s differs: %s' % (name, '; '.join('%s on %s' % (version, _where(ranks, reports))
                                                        for version, ranks in by_version.items()))
@@ -88,14 +88,13 @@ def _versions(reports: List[Report]) -> List[Finding]:
 def _names(reports: List[Report]) -> List[Finding]:
     """Check, for a job on several hosts, that no host's name is a loopback address."""
     by_name: Dict[str, Finding] = {}
-    for report in reports:
-        for finding in report.findings:
-            address = finding.data.get('address', '127.')
-            if finding.name == 'name' and finding.level != FAILED and address.startswith('127.'):
-                name = 'name of ' + report.host
-                by_name[name] = Finding(GROUP, name, FAILED,
-                                        'the job spans several hosts, but on %s %s' % (report.host, finding.text),
-                                        'give the name its network address in /etc/hosts there')
+    for report, finding in _all_findings(reports):
+        address = finding.data.get('address', '127.')
+        if finding.name == 'name' and finding.level != FAILED and address.startswith('127.'):
+            name = 'name of ' + report.host
+            by_name[name] = Finding(GROUP, name, FAILED,
+                                    'the job spans several hosts, but on %s %s' % (report.host, finding.text),
+                                    'give the name its network address in /etc/hosts there')
     return list(by_name.values())
 
 
@@ -115,12 +114,11 @@ def _clocks(offsets: List[float], reports: List[Report]) -> Finding:
 def _storage(reports: List[Report]) -> List[Finding]:
     """Tell, for a job on several hosts, whether directories for rows are on the same file system."""
     hosts: Dict[str, Dict[str, List[str]]] = {}
-    for report in reports:
-        for finding in report.findings:
-            if finding.name.startswith(storage_checks.NAME) and 'identity' in finding.data:
-                sharing = hosts.setdefault(finding.name, {}).setdefault(finding.data['identity'], [])
-                if report.host not in sharing:
-                    sharing.append(report.host)
+    for report, finding in _all_findings(reports):
+        if finding.name.startswith(storage_checks.NAME) and 'identity' in finding.data:
+            sharing = hosts.setdefault(finding.name, {}).setdefault(finding.data['identity'], [])
+            if report.host not in sharing:
+                sharing.append(report.host)
     findings = []
     for name, by_identity in hosts.items():
         directory = name[len(storage_checks.NAME):]

@@ -1,5 +1,5 @@
 """Findings: the results of checks, for people and for programs."""
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Dict
 
 #: Levels of findings: no problem; advice; a problem that keeps a job from working.
@@ -21,10 +21,3 @@ class Finding:
     remedy: str = ''
     #: JSON values for the comparison of hosts, and for programs that read the report.
     data: Dict[str, Any] = field(default_factory=dict)
-
-    def as_json(self) -> Dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Dict[str, Any]) -> 'Finding':
-        return cls(**value)

@@ -9,8 +9,10 @@ import time
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional
 
+from ...base.errors import SettingError
 from ...base.launcher import Launch
 from ...base.machine import openmp_threads
+from ...base.settings import Settings, resolve
 from ...base.text import size_text
 from . import storage
 from .findings import ADVICE, FAILED, FINE, Finding
@@ -188,12 +190,16 @@ def _cores(launch: Launch) -> Finding:
 
 def check(launch: Launch, seconds: float) -> List[Finding]:
     """Check this host for the job of `launch`; anything that may block gets `seconds`."""
+    try:
+        settings = resolve()
+    except SettingError:  # other checks report it
+        settings = Settings()
     checks: List[Callable[[], Finding]] = [
         lambda: _name(launch, seconds), lambda: _interfaces(launch), lambda: _ports(launch, seconds),
         lambda: _shared_memory(seconds), lambda: _commits(seconds), lambda: _files(launch), lambda: _cores(launch),
         storage.memory]
-    checks += [partial(storage.check_directory, directory) for directory in storage.directories(os.environ)]
-    return [_guarded(host_check) for host_check in checks] + storage.check_budget(os.environ)
+    checks += [partial(storage.check_directory, directory) for directory in storage.directories(settings)]
+    return [_guarded(host_check) for host_check in checks] + storage.check_budget(settings)
 
 
 def _guarded(host_check: Callable[[], Finding]) -> Finding:

@@ -2,23 +2,11 @@
 
 The source of this file is passed to an interpreter, so it must not import anything of mxhybrid at its top.
 """
+import importlib
 import json
 import re
 import sys
 from importlib import metadata
-
-
-def about_numpy():
-    import numpy
-
-    return {'version': numpy.__version__}
-
-
-def about_psutil():
-    """Describe psutil, which comes with Horovod."""
-    import psutil
-
-    return {'version': psutil.__version__}
 
 
 def about_mxnet():
@@ -80,10 +68,11 @@ def main():
     """Answer for the package that the command line names."""
     name = sys.argv[1]
     try:
-        answer = globals()['about_' + name]()
+        about = globals().get('about_' + name)
+        answer = {'version': importlib.import_module(name).__version__} if about is None else about()
     except Exception as error:
         answer = {'error': type(error).__name__, 'says': str(error), 'missing': getattr(error, 'name', None)}
-    # A package may print something while it is imported, so the answer has a marker.
+    # The marker is ANSWER of mxhybrid.commands.checks.processes.
     print('\nmxhybrid-answer ' + json.dumps(answer))  # noqa: T201
 
 

@@ -1,12 +1,17 @@
 """Runs code that may crash or hang, in its own process or thread and with a deadline."""
+import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional
+
+from ...base.machine import describe_status
+
+#: The beginning of the line of standard output with the answer of a process: packages may print something, too.
+ANSWER = 'mxhybrid-answer '
 
 
 class OutOfTime(Exception):
@@ -59,9 +64,13 @@ class Ended:
         if self.status is None:
             return 'did not end within %g s' % seconds
         if self.status < 0:
-            names = {int(known): ' (%s)' % known.name for known in signal.Signals}
-            return 'crashed with signal %d%s' % (-self.status, names.get(-self.status, ''))
+            return 'crashed with ' + describe_status(self.status)
         return 'ended with status %d' % self.status
+
+    def answer(self) -> Any:
+        """Return the JSON value in the last line that begins with `ANSWER`; None without one, or after a failure."""
+        lines = [line for line in self.output.splitlines() if line.startswith(ANSWER)]
+        return json.loads(lines[-1][len(ANSWER):]) if lines and self.status == 0 else None
 
     def last_words(self) -> str:
         """Return the last line that it wrote on standard error."""

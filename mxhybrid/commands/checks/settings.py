@@ -1,11 +1,12 @@
-"""Checks of environment variables."""
+"""Checks of environment variables: settings, and those by which a launcher describes its tasks."""
 import difflib
 import os
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Optional
 
 from ...base.errors import SettingError
-from ...base.launcher import Launch
+from ...base.launcher import Launch, several_tasks
 from ...base.settings import DECLARED, resolve, variable
+from ...job.lone_task import describe_tasks
 from .findings import ADVICE, FAILED, FINE, Finding
 
 GROUP = 'Settings'
@@ -67,6 +68,21 @@ def _engine(environ: Mapping[str, str]) -> Finding:
 
 
 def check(launch: Launch, environ: Mapping[str, str]) -> List[Finding]:
-    """Check environment variables."""
     findings = [_settings(environ), _engine(environ)] + _unknown(environ)
     return findings + (_files(environ) if launch.rank == 0 else [])
+
+
+def check_tasks(launch: Launch, horovod_has_mpi: Optional[bool]) -> List[Finding]:
+    """Look for tasks that each train alone: those of launchers that mxhybrid does not know, and those of MPI if Horovod
+    was built without it; `horovod_has_mpi` is None if that is not known.
+    """
+    tasks = several_tasks()
+    if tasks is None or launch.launcher == 'launch.py' or launch.rendezvous is not None and launch.workers != 1:
+        return []
+    text, remedy = describe_tasks(tasks)
+    if launch.launcher != 'none' and launch.workers != 1:
+        if horovod_has_mpi is not False or not tasks.certain:
+            return []  # joining the job will show it
+        text += ', since Horovod was built without MPI'
+    return [Finding(GROUP, 'launcher', FAILED if tasks.certain else ADVICE, text, remedy,
+                    {'launcher': tasks.launcher, 'tasks': tasks.count, 'variables': dict(tasks.variables)})]

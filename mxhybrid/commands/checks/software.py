@@ -1,17 +1,16 @@
 """Checks of installed software; each package is inspected in its own process."""
-import json
 import os
 import platform
 import re
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
 from ...base import launcher
 from ...base.text import size_text
 from .findings import ADVICE, FAILED, FINE, Finding
-from .processes import Ended, call_process, interpreter, package_environment
+from .processes import call_process, interpreter, package_environment
 
 GROUP = 'Software'
 
@@ -47,7 +46,7 @@ def inspect(name: str, seconds: float) -> Dict[str, Any]:
     env = {key: value for key, value in package_environment().items()
            if not key.startswith(launcher.OF_HOROVODRUN + launcher.OF_LAUNCH_PY)}
     ended = call_process(argv, seconds, env)
-    answer, act = _answer(ended), _ACTS.get(name, 'import ' + name)
+    answer, act = ended.answer(), _ACTS.get(name, 'import ' + name)
     if answer is None:
         last = ended.last_words()
         return {'problem': '%s %s%s' % (act, ended.how(seconds), ': ' + last if last else '')}
@@ -56,13 +55,6 @@ def inspect(name: str, seconds: float) -> Dict[str, Any]:
                 'missing': answer['error'] == 'ModuleNotFoundError' and answer['missing'] == name,
                 'needs': answer['missing']}
     return answer
-
-
-def _answer(ended: Ended) -> Optional[Dict[str, Any]]:
-    for line in ended.output.splitlines():
-        if ended.status == 0 and line.startswith('mxhybrid-answer '):
-            return json.loads(line.partition(' ')[2])
-    return None
 
 
 def inspect_all(seconds: float) -> Dict[str, Dict[str, Any]]:
@@ -122,6 +114,10 @@ def _numpy(known: Dict[str, Any]) -> Finding:
         return Finding(GROUP, 'numpy', FAILED, text + ': MXNet 1.9.1 needs a version below 1.24', _INSTALL['numpy'],
                        known)
     return Finding(GROUP, 'numpy', FINE, text, data=known)
+
+
+def _psutil(known: Dict[str, Any]) -> Finding:
+    return Finding(GROUP, 'psutil', FINE, 'psutil %s' % known['version'], data=known)
 
 
 def _mxnet(known: Dict[str, Any]) -> Finding:
@@ -217,20 +213,10 @@ def check(seconds: float) -> List[Finding]:
     """Check Python and every package; each import may take `seconds`."""
     known = inspect_all(seconds)
     findings = [_python()]
+    checks = {'numpy': _numpy, 'psutil': _psutil, 'mxnet': _mxnet, 'mxhybrid': _mxhybrid,
+              'horovod': lambda horovod: _horovod(horovod, known['mxnet'])}
     for name in PACKAGES:
-        if 'problem' in known[name]:
-            findings.append(_broken(name, known[name], known))
-        elif name == 'numpy':
-            findings.append(_numpy(known[name]))
-        elif name == 'mxnet':
-            findings.append(_mxnet(known[name]))
-        elif name == 'horovod':
-            findings.append(_horovod(known[name], known['mxnet']))
-        elif name == 'mxhybrid':
-            findings.append(_mxhybrid(known[name]))
-        else:
-            findings.append(Finding(GROUP, name, FINE, '%s %s' % (_TITLES[name], known[name]['version']),
-                                    data=known[name]))
+        findings.append(_broken(name, known[name], known) if 'problem' in known[name] else checks[name](known[name]))
     gpus = inspect_gpus(known['mxnet'], seconds)
     if gpus:
         findings += check_gpus(gpus, known['horovod'])

@@ -1,10 +1,9 @@
 """Checks of the memory and of the directories that a host has for the rows of dynamic tables."""
-from typing import List, Mapping
+from typing import List
 
-from ...base.errors import SettingError
 from ...base.machine import available_bytes, cgroup_limit, total_bytes
 from ...base.setting_values import MEMORY
-from ...base.settings import Settings, resolve, variable
+from ...base.settings import Settings, variable
 from ...base.storage_probe import problem_with, reserves_blocks, volume_of
 from ...base.text import size_text
 from .findings import ADVICE, FAILED, FINE, Finding
@@ -23,12 +22,7 @@ def memory() -> Finding:
     return Finding(GROUP, 'memory', FINE, text, data={'free': free, 'total': total, 'limit': limit})
 
 
-def directories(environ: Mapping[str, str]) -> List[str]:
-    """Return the directories of the setting `storage`; none if a setting is wrong, which other checks report."""
-    try:
-        settings = resolve(environ=dict(environ))
-    except SettingError:
-        return []
+def directories(settings: Settings) -> List[str]:
     return list(dict.fromkeys(path for _, path in settings.storage if path != MEMORY))
 
 
@@ -56,12 +50,8 @@ def check_directory(directory: str) -> Finding:
     return Finding(GROUP, name, FINE, text, data=data)
 
 
-def check_budget(environ: Mapping[str, str]) -> List[Finding]:
+def check_budget(settings: Settings) -> List[Finding]:
     """Check that the resident memory which servers may use for rows in files is free."""
-    try:
-        settings: Settings = resolve(environ=dict(environ))
-    except SettingError:
-        return []
     free = available_bytes()
     for _, size_bytes in settings.storage_memory:
         needed = size_bytes * settings.servers_per_host

@@ -15,9 +15,8 @@ import mxnet as mx
 import mxhybrid
 
 from ...job.join import current
+from .processes import ANSWER
 
-#: The beginning of the line of standard output that is the answer to the process that started this one.
-ANSWER = 'mxhybrid-answer '
 #: Number of times that all workers read their clocks.
 _READINGS = 5
 #: Shape of the table that is summed as a test.

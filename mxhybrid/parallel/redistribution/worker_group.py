@@ -93,12 +93,12 @@ class WorkerGroup:
         error = take_last_error()
         if error and not self._failure:
             lifeline = self._job.guard.lifeline
-            log = None if lifeline is None else lifeline.recent_calls()
+            log = None if lifeline is None else lifeline.calls.recent()
             self._failure = '%s: %s' % ('got an error of MXNet' if log is None or not log.names else
                                         'got an error of MXNet after call number %d, %s' % (log.last, log.names[-1]),
                                         error)
             if lifeline is not None:
-                lifeline.note_failure(self._failure)
+                lifeline.failure = self._failure
 
     def failure(self) -> str:
         """Return the first error of MXNet that the script got, and when; '' if there was none."""
@@ -110,7 +110,7 @@ class WorkerGroup:
         self._failure = ''
         lifeline = self._job.guard.lifeline
         if lifeline is not None:
-            lifeline.note_failure('')
+            lifeline.failure = ''
 
     def reserve_numbers(self, count: int) -> int:
         """Reserve numbers for redistributions, the same on all ranks; return the first one."""

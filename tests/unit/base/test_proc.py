@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from lab.processes import read_command
 
 from mxhybrid.base import proc
 
@@ -23,7 +24,7 @@ def child():
 def test_a_running_process(child):
     assert child.pid in proc.pids() and proc.is_own(child.pid)
     assert proc.read_environ(child.pid)['MARK'] == 'x=\xe9'
-    assert proc.read_command(child.pid)[-1] == 'a (b) c'
+    assert read_command(child.pid)[-1] == 'a (b) c'
     assert proc.read_executable(child.pid) == proc.read_executable(os.getpid()) != ''
     state, start = proc.state_and_start(child.pid)
     assert state in 'SR' and start.isdigit() and proc.state_and_start(child.pid)[1] == start
@@ -35,7 +36,7 @@ def test_a_running_process(child):
 def test_a_zombie_has_neither_environment_nor_command(child):
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert (proc.read_environ(child.pid), proc.read_command(child.pid)) == ({}, [])
+    assert (proc.read_environ(child.pid), read_command(child.pid)) == ({}, [])
     assert proc.state_and_start(child.pid)[0] == 'Z'
 
 
@@ -43,7 +44,7 @@ def test_a_process_that_has_gone_has_nothing(child):
     child.kill()
     child.wait()
     assert not proc.is_own(child.pid) and child.pid not in proc.pids()
-    assert not (proc.read_environ(child.pid) or proc.read_command(child.pid) or proc.read_executable(child.pid)
+    assert not (proc.read_environ(child.pid) or read_command(child.pid) or proc.read_executable(child.pid)
                 or proc.read_stat(child.pid) or proc.thread_times(child.pid) or list(proc.ancestors(child.pid)))
     assert proc.state_and_start(child.pid) == ('', '')
 

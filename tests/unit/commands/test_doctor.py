@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import asdict
 
 import pytest
 from lab.launchers import REPOSITORY
@@ -16,7 +17,6 @@ from mxhybrid.commands.checks import (
     hosts as host_checks,
     settings as setting_checks,
     storage as storage_checks,
-    tasks as task_checks,
 )
 from mxhybrid.commands.checks.comparison import Report, compare, merge_findings
 from mxhybrid.commands.checks.findings import ADVICE, FAILED, FINE, Finding
@@ -76,7 +76,7 @@ def test_tasks_that_a_launcher_has_started(monkeypatch, environ, has_mpi, level)
             monkeypatch.delenv(name)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    assert [one.level for one in task_checks.check(read_launch(), has_mpi)] == [level] * (level is not None)
+    assert [one.level for one in setting_checks.check_tasks(read_launch(), has_mpi)] == [level] * (level is not None)
 
 
 def test_text_for_people():
@@ -309,4 +309,4 @@ def test_problems_that_only_a_comparison_shows():
 
 def test_reports_travel_as_json():
     report = Report(1, 'a', findings_of(mxnet='1.9.1'))
-    assert Report.from_json(json.loads(json.dumps(report.as_json()))) == report
+    assert Report.from_json(json.loads(json.dumps(asdict(report)))) == report

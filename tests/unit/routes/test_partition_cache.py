@@ -110,6 +110,15 @@ def test_drawn(path):
     assert picture.read_bytes().startswith(b'\x89PNG')
 
 
+def test_a_file_without_samples_is_not_drawn(path, capsys):
+    content = json.loads(path.read_text())
+    del content['tables']['words']
+    path.write_text(json.dumps(content))
+    assert run_alone('partitions', [str(path), str(path.parent / 'partitions.png')]) == 1
+    assert capsys.readouterr().err == (
+        'mxhybrid partitions: no table was searched: there is nothing to draw: leave PICTURE out\n')
+
+
 def test_a_missing_file_is_named(tmp_path, capsys):
     assert run_alone('partitions', [str(tmp_path / 'none.json')]) == 1
     assert 'none.json does not exist' in capsys.readouterr().err

@@ -6,6 +6,7 @@ import pytest
 
 from mxhybrid.watchdog import failure_detector, identity
 from mxhybrid.watchdog.failure_detector import GATHER_S
+from mxhybrid.watchdog.script import AN_ARRAY
 
 from .watching import LIMITS, Sampler, Watch
 
@@ -63,7 +64,7 @@ def test_a_monitor_that_was_stopped_blames_nobody():
 
 def test_a_process_that_has_left_may_be_silent():
     watch = Watch(2, worker0='a', worker1='b')
-    watch.peers[1].mark_left()
+    watch.peers[1].has_left = True
     assert watch.wait(60, watch.peers[:1]) is None
 
 
@@ -106,6 +107,25 @@ def test_a_server_may_join_before_its_parent_announces_it():
 # ------------------------------------------------------------------------------------------ not going on
 
 
+def test_workers_that_wait_in_different_calls_end_soon():
+    watch = Watch(2, worker0='a', worker1='b')
+    pushes, barrier = {'calls': 3, 'waiting': 'pushes'}, {'calls': 3, 'waiting': 'barrier'}
+    for calls in range(4, 30):  # calls that return
+        assert watch.wait(3, watch.peers, worker0=dict(pushes, calls=calls), worker1=dict(barrier, calls=calls)) is None
+    for other in (pushes, {'calls': 3, 'waiting': None}, {'calls': 3, 'waiting': AN_ARRAY}):
+        assert watch.wait(60, watch.peers, worker0=pushes, worker1=other) is None
+    assert watch.wait(10, watch.peers, worker0=pushes, worker1=barrier) is None
+    assert watch.wait(10, watch.peers[:1], worker0=pushes) is None  # silent worker 1 may wait no more
+    failure = watch.wait(2, watch.peers, worker0=pushes, worker1=barrier)
+    assert failure.reason.startswith('all workers wait for each other in different calls (worker 0 in pushes, '
+                                     'worker 1 in barrier): ')
+
+
+def test_workers_in_different_calls_await_a_missing_worker():
+    watch = Watch(3, worker0='a', worker1='b')
+    assert watch.wait(25, watch.peers, worker0={'waiting': 'pushes'}, worker1={'waiting': 'barrier'}) is None
+
+
 def test_a_worker_busy_for_all_is_only_reported(caplog):
     watch = Watch(2, worker0='a', worker1='a')
     with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.failure_detector'):
@@ -146,7 +166,7 @@ def test_equal_numbers_of_calls_are_no_stall():
 
 def test_a_worker_whose_script_has_ended_is_not_missed():
     watch = Watch(2, worker0='a', worker1='b')
-    watch.peers[1].mark_ended()
+    watch.peers[1].has_ended = True
     assert watch.wait(500, watch.peers, worker0={'calls': 4}, worker1={'calls': 3}) is None
 
 
@@ -258,5 +278,5 @@ def test_probes_are_announced_to_processes_of_other_hosts_only(watch, caplog):
     watch.beat(watch.peers[0], probe=['10.0.0.1', 6])
     assert watch.beat(watch.peers[2])['beat']['probes'] == [['10.0.0.1', 5], ['10.0.0.1', 6]]
     assert 'probes' not in watch.beat(watch.peers[1])['beat']
-    watch.peers[1].mark_left()
+    watch.peers[1].has_left = True
     assert watch.beat(watch.peers[4])['beat']['probes'] == [['10.0.0.1', 6]]

@@ -45,7 +45,8 @@ def watched(request, monkeypatch, tmp_path):
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    scheduler.watch_scheduler(address, 0.5, failures.put, ended.is_set)
+    threading.Thread(target=scheduler.watch_scheduler, args=(address, 0.5, failures.put, ended.is_set),
+                     daemon=True).start()
     yield address, listener, greets, greeted, failures
     ended.set()
     listener.close()

@@ -90,7 +90,7 @@ def test_workers_that_wait_after_the_same_calls_end_too():
 
 def test_a_worker_that_waits_while_another_has_ended():
     watch = Watch(2, worker0='a', worker1='b')
-    watch.peers[1].mark_ended()
+    watch.peers[1].has_ended = True
     failure = watch.wait(200, watch.peers, worker0=beats(STEP, waiting='votes'), worker1=beats(FORWARD, waiting=None))
     assert 'worker1 has ended its script, after call number 1, ' + FORWARD in failure.reason
     assert ('the first difference is call number 1: worker 0 made %s, worker 1 made %s' % (STEP, FORWARD)
