@@ -1,7 +1,6 @@
 """The changes of a dynamic table from one checkpoint to another, for programs that keep a copy of its rows."""
 import os
-from types import TracebackType
-from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Type, Union
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
@@ -85,8 +84,7 @@ class Changes:
     def __enter__(self) -> 'Changes':
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 traceback: Optional[TracebackType]) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self.close()
 
 

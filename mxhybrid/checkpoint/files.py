@@ -25,8 +25,7 @@ import re
 import shutil
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from types import TracebackType
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Type
+from typing import Any, Dict, Iterable, Iterator, List, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -104,8 +103,7 @@ class Writer:
         finally:
             os.close(handle)
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 traceback: Optional[TracebackType]) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self._pending = []
         self._locks.close()
         if self._aside:

@@ -2,8 +2,7 @@
 """
 import contextlib
 import os
-from types import TracebackType
-from typing import Any, Dict, Optional, Sequence, Type
+from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
 
@@ -51,8 +50,7 @@ class NewestCheckpoint:
     def __enter__(self) -> 'NewestCheckpoint':
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 traceback: Optional[TracebackType]) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self._locks.close()
 
     def find(self) -> bool:

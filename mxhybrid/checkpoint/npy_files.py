@@ -5,8 +5,7 @@ import mmap
 import os
 import struct
 import weakref
-from types import TracebackType
-from typing import Any, Dict, Optional, Tuple, Type
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
@@ -48,8 +47,7 @@ class ArrayWriter:
     def __enter__(self) -> 'ArrayWriter':
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 traceback: Optional[TracebackType]) -> None:
+    def __exit__(self, kind: Any, *exception: Any) -> None:
         with self._file:
             if kind is None:
                 self._file.seek(0)

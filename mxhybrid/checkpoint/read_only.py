@@ -2,8 +2,7 @@
 import contextlib
 import os
 import time
-from types import TracebackType
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Type, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
@@ -231,8 +230,7 @@ class OpenCheckpoint(Mapping[str, Union[ReadOnlyTable, ReadOnlyArray]]):
     def __enter__(self) -> 'OpenCheckpoint':
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 traceback: Optional[TracebackType]) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self.close()
 
 
