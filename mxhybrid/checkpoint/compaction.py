@@ -1,5 +1,6 @@
 """Merges a checkpoint and the ones that it builds on, a base and its deltas, to a whole one, in bounded memory."""
 import contextlib
+import math
 import os
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from ..base.errors import CheckpointError
 from ..row_store.row_files import WAITING_FILES
-from . import files, folder, manifest, newest, npy_files, table_files
+from . import files, folder, newest, npy_files, table_files
 from .layers import Layers, merged_ahead
 from .npy_files import ArrayWriter
 from .reader import Reader
@@ -74,7 +75,7 @@ _OF_THE_FILES = ('arrays', 'shards', 'dynamic_tables', 'base', 'oldest_base', 'f
 
 def _copy(source: Reader, bases: List[Reader], writer: files.Writer, progress: Progress) -> None:
     for name, entry in source.content['arrays'].items():
-        writer.add(name, tuple(entry['shape']), entry['dtype'], _pieces(source, name, manifest.size(entry['shape'])))
+        writer.add(name, tuple(entry['shape']), entry['dtype'], _pieces(source, name, math.prod(entry['shape'])))
     for number, (name, entry) in enumerate(source.tables.items()):
         description = TableDescription.from_json(entry)
         path = writer.make_table_directory(number)
@@ -101,7 +102,7 @@ def _merge(path: str, name: str, description: TableDescription, layers: Layers,
     pieces = merged_ahead(layers, description)
     piece = next(pieces, None)
     while piece is not None or has_waiting and not entries:
-        part_path = os.path.join(path, table_files.part_directory(len(entries)))
+        part_path = os.path.join(path, str(len(entries)))
         with PartWriter(part_path, columns) as writer:
             while piece is not None and writer.rows * row_bytes < PART_BYTES:
                 writer.append(*piece)

@@ -23,7 +23,7 @@ from ..native.optimizer_state import counts_of, maker_of, rates_of, state_arrays
 from ..native.optimizers import name_of
 from ..row_store.row_files import MORE_SLOTS, WAITING_FILES, Marks, remove_parts, widened
 from ..row_store.row_store import FirstValues
-from . import files, npy_files, table_files
+from . import files, npy_files
 from .collect import PIECE_BYTES as _PIECE_BYTES, Item
 from .layers import merged
 from .reader import MANIFEST, Reader, remaining_bases
@@ -212,10 +212,9 @@ class TableSave:
         param, widths = item.param, []
         slots = sum(name.startswith('state') for name in parts[0]['files'])
         for slot in range(slots):
-            file = os.path.join(self._paths[item.name], table_files.part_directory(0), 'state%d.npy' % slot)
-            widths.append(int(npy_files.mapped(file).shape[1]))
+            widths.append(npy_files.mapped(os.path.join(self._paths[item.name], '0', 'state%d.npy' % slot)).shape[1])
         return TableDescription(param.width, np.dtype(param.dtype).name, param.rows,
-                                dict(param.first_values._asdict()), dict(param.options),
+                                param.first_values._asdict(), dict(param.options),
                                 self._updates[item.name], widths,
                                 max(result['clock'] for result in self._results[item.name].values()))
 
@@ -235,7 +234,7 @@ def stored_tables(checkpoint: Reader) -> Dict[str, Any]:
     stored = {}
     for name, entry in checkpoint.tables.items():
         layers = checkpoint.layers(name, bases)
-        stored[name] = {'description': TableDescription.from_json(entry).as_json(),
+        stored[name] = {'description': TableDescription.from_json(entry)._asdict(),
                         'parts': [part.path for layer in reversed(layers) for part in layer]}
     return stored
 

@@ -20,6 +20,7 @@ removed.  The temporary names are ``.writing`` and ``.removing``, with a number 
 removes such directories.  A file that cannot be removed is left, with a warning, and does not prevent a save.
 """
 import json
+import math
 import os
 import re
 import shutil
@@ -127,7 +128,7 @@ class Writer:
                 self._pending.append((shard_key(name, position), elements))
                 self._pending_bytes += elements.nbytes
                 position += len(elements)
-        size = manifest.size(shape)
+        size = math.prod(shape)
         if position != size:
             raise CheckpointError('%s has %d elements, not the %d of its shape %s' % (name, position, size, shape))
 
@@ -159,7 +160,7 @@ class Writer:
                   parts: List[Dict[str, Any]]) -> None:
         """Add a dynamic table of which the parts have these entries; their files are written and on the disk."""
         directory = table_files.table_directory(len(self._tables))
-        self._tables[name] = dict(description.as_json(), directory=directory, delta=delta, parts=parts)
+        self._tables[name] = dict(description._asdict(), directory=directory, delta=delta, parts=parts)
         sync_directory(os.path.join(self._aside, directory))
 
     def _flush(self) -> None:

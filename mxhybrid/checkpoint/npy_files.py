@@ -1,6 +1,7 @@
 """Files in NumPy's .npy format, version 1.0: written in pieces, mapped when they are read."""
 import ast
 import ctypes
+import math
 import mmap
 import os
 import struct
@@ -90,9 +91,7 @@ def mapped(path: str) -> np.ndarray:
     if dtype.hasobject or not isinstance(shape, tuple) or not all(isinstance(size, int) and size >= 0
                                                                   for size in shape):
         raise FormatError('does not hold an array of numbers: dtype %s, shape %s' % (dtype, shape))
-    elements = 1
-    for size in shape:
-        elements *= size
+    elements = math.prod(shape)
     if os.path.getsize(path) < offset + elements * dtype.itemsize:
         raise FormatError('has %d bytes, too few for %s elements of %s' % (os.path.getsize(path), shape, dtype))
     if not elements:  # an empty file cannot be mapped

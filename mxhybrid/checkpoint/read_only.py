@@ -1,5 +1,6 @@
 """Opens a checkpoint to read its tables, for evaluation and serving: mapped, and without MXNet."""
 import contextlib
+import math
 import os
 import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
@@ -9,7 +10,7 @@ import numpy as np
 from ..base.errors import CheckpointError, InputError
 from ..base.log import get_logger
 from ..row_store.row_files import narrowed, widened
-from . import folder, layers, manifest, tensor_files
+from . import folder, layers, tensor_files
 from .npy_files import FormatError
 from .philox import fill_first_values
 from .reader import Damaged, Reader, shard_file, shard_key
@@ -134,7 +135,7 @@ class ReadOnlyArray:
     def rows(self, ids: Any) -> np.ndarray:
         """Return rows by their numbers, integers of any shape: an array of shape ``ids.shape + shape[1:]``."""
         ids = _integers(self.name, ids, self.shape[0] if self.shape else 0)
-        width = int(np.prod(self.shape[1:]))
+        width = math.prod(self.shape[1:])
         elements = (ids.reshape(-1, 1) * width + np.arange(width)).reshape(-1)
         result = np.empty(len(elements), self.dtype)
         numbers = np.searchsorted(self._starts, elements, 'right') - 1
@@ -154,11 +155,11 @@ class ReadOnlyArray:
 
     def numpy(self) -> np.ndarray:
         """Return the whole array."""
-        return self._elements(0, manifest.size(self.shape)).reshape(self.shape)
+        return self._elements(0, math.prod(self.shape)).reshape(self.shape)
 
     def pieces(self) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
         """Yield the numbers of all rows and the rows, with one dimension each, in pieces."""
-        rows, width = (self.shape or (1,))[0], manifest.size(self.shape[1:])
+        rows, width = (self.shape or (1,))[0], math.prod(self.shape[1:])
         step = max(1, layers.MERGED_BYTES // max(1, width * self.dtype.itemsize))
         for start in range(0, rows, step):
             stop = min(start + step, rows)

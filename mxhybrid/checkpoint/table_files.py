@@ -28,6 +28,7 @@ from ..base.file_digest import FileDigest, is_record
 from ..base.files import sync_directory
 from ..row_store.row_files import ROW_DTYPES, WAITING_FILES, kept_dtype
 from . import npy_files
+from .manifest import is_count
 from .npy_files import ArrayWriter, FormatError
 
 #: Bytes that are read at a time to compute a digest.
@@ -64,10 +65,6 @@ class TableDescription(NamedTuple):
     def kept_dtype(self) -> np.dtype:
         """The type of the rows in files."""
         return kept_dtype(self.dtype, self.options.get('row_dtype', ''))
-
-    def as_json(self) -> Dict[str, Any]:
-        """Return the description as a JSON value."""
-        return dict(self._asdict())
 
     @classmethod
     def from_json(cls, value: Dict[str, Any]) -> 'TableDescription':
@@ -169,11 +166,6 @@ def table_directory(number: int) -> str:
     return 'table-%05d' % number
 
 
-def part_directory(number: int) -> str:
-    """Return the name of the directory of a part inside that of its table."""
-    return str(number)
-
-
 def seal(path: str) -> Dict[str, Any]:
     """Flush the files of a written part to the disk; return its entry in the manifest, with digests."""
     files = {name[:-len('.npy')]: record for name, record in sealed_files(path).items() if name.endswith('.npy')}
@@ -214,7 +206,7 @@ def _record(path: str) -> Dict[str, Any]:
 def parts_of(path: str, entry: Dict[str, Any]) -> Iterator[Tuple[str, Dict[str, Any]]]:
     """Yield path and entry of each part of a table; `path` is the checkpoint's."""
     for number, part in enumerate(entry['parts']):
-        yield os.path.join(path, entry['directory'], part_directory(number)), part
+        yield os.path.join(path, entry['directory'], str(number)), part
 
 
 def verify(path: str, tables: Dict[str, Any]) -> None:
@@ -246,27 +238,23 @@ def flaw_of_tables(tables: Any) -> str:
     return ''
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
 _FIELDS: Dict[str, Callable[[Any], bool]] = {
-    'width': lambda value: _is_count(value) and 1 <= value <= _MAX_WIDTH,
+    'width': lambda value: is_count(value) and 1 <= value <= _MAX_WIDTH,
     'dtype': lambda value: value in ('float32', 'float64'),
-    'rows': lambda value: value is None or _is_count(value),
+    'rows': lambda value: value is None or is_count(value),
     'first_values': lambda value: isinstance(value, dict),
     'options': lambda value: isinstance(value, dict) and value.get('row_dtype', '') in ROW_DTYPES,
-    'updates': _is_count,
-    'clock': lambda value: _is_count(value) and value < 1 << 32,
-    'state_widths': lambda value: isinstance(value, list) and all(map(_is_count, value)),
+    'updates': is_count,
+    'clock': lambda value: is_count(value) and value < 1 << 32,
+    'state_widths': lambda value: isinstance(value, list) and all(map(is_count, value)),
     'directory': lambda value: isinstance(value, str),
     'delta': lambda value: isinstance(value, bool),
     'parts': lambda value: isinstance(value, list)}
 _FIRST_VALUES: Dict[str, Callable[[Any], bool]] = {
     'kind': lambda value: value in _KINDS,
     'value': lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
-    'seed': lambda value: _is_count(value) and value < 1 << 64}
-_PART: Dict[str, Callable[[Any], bool]] = {'rows': _is_count, 'removed': _is_count,
+    'seed': lambda value: is_count(value) and value < 1 << 64}
+_PART: Dict[str, Callable[[Any], bool]] = {'rows': is_count, 'removed': is_count,
                                            'files': lambda value: isinstance(value, dict)}
 
 

@@ -45,7 +45,7 @@ class Table:
             keys = np.array(sorted(key for key in (self.changed if delta else self.rows)
                                    if key % partitions == partition), np.int64)
             removed = np.array(sorted(key for key in self.removed if key % partitions == partition), np.int64)
-            part_path = os.path.join(path, table_files.part_directory(partition))
+            part_path = os.path.join(path, str(partition))
             with PartWriter(part_path, dict(table_files.columns_of(DESCRIPTION), used=(np.uint32, None))) as part:
                 for piece in np.array_split(keys, 2):
                     part.append(piece, self.columns(piece))

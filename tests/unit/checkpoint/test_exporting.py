@@ -163,7 +163,7 @@ def test_memory_of_the_command_is_bounded(tmp_path):
     with folder.locked(directory), Writer(directory) as writer:
         path, parts = writer.make_table_directory(0), []
         for part in range(partitions):
-            part_path = os.path.join(path, table_files.part_directory(part))
+            part_path = os.path.join(path, str(part))
             with PartWriter(part_path, table_files.columns_of(description)) as file:
                 for start in range(0, 500_000, 50_000):
                     rows = np.full((50_000, width), start + part, np.float32)
