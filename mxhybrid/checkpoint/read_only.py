@@ -283,8 +283,6 @@ def open_checkpoint(directory: Any, *, verify: bool = False) -> OpenCheckpoint:
                 bases = reader.bases()
                 if verify:
                     reader.verify()
-                    for base in bases:
-                        base.verify_tables()
                 return OpenCheckpoint(reader, bases, locks)
             except Damaged as problem:
                 locks.close()

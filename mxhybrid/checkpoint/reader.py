@@ -91,7 +91,10 @@ class Reader:
             raise CheckpointError('cannot read %s: %s' % (path, error)) from error
 
     def verify(self) -> None:
-        """Read all shards once and compare the digests; Damaged, with the name of the file, if they differ."""
+        """Read all shards, and the tables of the bases, too, and compare the digests.
+
+        Damaged, with the name of the file, if they differ or a base is missing.
+        """
         pieces: List[List[Tuple[str, str, int]]] = [[] for _ in self.content['shards']]
         for name, entry in self.content['arrays'].items():
             for shard, start, stop in entry['pieces']:
@@ -101,12 +104,9 @@ class Reader:
             for key, dtype, count in shard_pieces:
                 if key not in tensors or tensors[key].dtype.name != dtype or tensors[key].shape != (count,):
                     raise self._damaged(shard_file(number), 'lacks the %d elements of %s' % (count, key))
-        self.verify_tables()
-
-    def verify_tables(self) -> None:
-        """Read the files of all dynamic tables once and compare the digests; Damaged if they differ."""
-        with _table_damage():
-            table_files.verify(self.path, self.tables)
+        for reader in [self] + self.bases():
+            with _table_damage():
+                table_files.verify(reader.path, reader.tables)
 
     def bases(self) -> List['Reader']:
         """Return the checkpoints that a delta builds on, from new to old; none if this one is whole.
@@ -126,10 +126,7 @@ class Reader:
 
     def oldest_base(self) -> str:
         """Return the name of the whole checkpoint with which the bases of this one begin, its own if it is whole."""
-        if not self.content.get('base'):
-            return os.path.basename(self.path)
-        oldest: str = self.content['oldest_base']
-        return oldest
+        return str(self.content['oldest_base'] if self.content.get('base') else os.path.basename(self.path))
 
     def layers(self, name: str, bases: List['Reader']) -> List[List[table_files.Part]]:
         """Return the parts of a dynamic table in this checkpoint and in its `bases`, from new to old.
