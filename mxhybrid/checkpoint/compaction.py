@@ -62,8 +62,9 @@ def compact(directory: Any, progress: Progress = lambda name, rows: None) -> Opt
             with folder.locked(directory):
                 content = {name: value for name, value in source.content.items() if name not in _OF_THE_FILES}
                 path = writer.commit_in_place_of(source, content)
-                old = [os.path.basename(reader.path) for reader in [source] + bases]
-                writer.remove_unneeded(old, [name for name in folder.names(directory) if name not in old])
+                old = _names_of([source] + bases)
+                writer.remove_unneeded(old, [name for name in folder.names(directory) if name not in old],
+                                       lambda reader: _names_of(reader.bases()))
             return path
     except OSError as error:
         raise CheckpointError('cannot compact %s: %s' % (directory, error)) from error
@@ -71,6 +72,10 @@ def compact(directory: Any, progress: Progress = lambda name, rows: None) -> Opt
 
 #: Entries of a manifest that say which files and checkpoints belong to it.
 _OF_THE_FILES = ('arrays', 'shards', 'dynamic_tables', 'base', 'oldest_base', 'format', 'step', 'replaces')
+
+
+def _names_of(readers: List[Reader]) -> List[str]:
+    return [os.path.basename(reader.path) for reader in readers]
 
 
 def _copy(source: Reader, bases: List[Reader], writer: files.Writer, progress: Progress) -> None:

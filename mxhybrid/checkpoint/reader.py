@@ -16,7 +16,7 @@ from .npy_files import FormatError
 #: The number of the layout of a checkpoint; a reader refuses all others.
 FORMAT = 3
 #: Largest size of a manifest, in bytes, that a reader accepts.
-MAXMANIFEST_BYTES = 256 << 20
+MAX_MANIFEST_BYTES = 256 << 20
 MANIFEST = 'manifest.json'
 #: Errors of a damaged disk or an interrupted copy.  Other errors, such as a lack of permission, end the load.
 _DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.ENXIO, errno.EINVAL)
@@ -46,7 +46,7 @@ class Reader:
     def __init__(self, path: str):
         self.path = path
         self._last: Tuple[int, Dict[str, np.ndarray]] = (-1, {})
-        data = self._read(MANIFEST, MAXMANIFEST_BYTES)
+        data = self._read(MANIFEST, MAX_MANIFEST_BYTES)
         try:
             outer = manifest.read_json(data)
         except ValueError as error:
