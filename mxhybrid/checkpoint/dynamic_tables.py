@@ -10,7 +10,6 @@ import time
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-import mxnet as mx
 import numpy as np
 
 from ..base import json_text
@@ -19,7 +18,7 @@ from ..base.log import get_logger, speaks_for_all
 from ..kvstore.table_parameter import TableParameter
 from ..kvstore.trainer_tables import tables_split_off
 from ..native import trainers
-from ..native.optimizer_state import counts_of, maker_of, rates_of, state_arrays
+from ..native.optimizer_state import counts_of, maker_of, rates_of, state_shapes, state_widths
 from ..native.optimizers import name_of
 from ..row_store.row_files import MORE_SLOTS, WAITING_FILES, Marks, remove_parts, widened
 from ..row_store.row_store import FirstValues
@@ -34,8 +33,6 @@ logger = get_logger(__name__)
 
 #: Attribute of a Trainer: its last save, on which a delta can build.
 _LAST_SAVE = '_mxhybrid_last_save'
-
-
 #: Seconds between two looks for the results of the owners of rows.
 _POLL_S = 0.05
 #: Files of a checkpoint and its bases from which on the next one is whole: a reader maps all of them, and Linux allows
@@ -258,7 +255,7 @@ def misfit_of_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any]) -
                    'first step, or give mx.random.seed the seed of the saved training' \
                    % (item.name, param.first_values, first_values)
         if description.state_widths:
-            widths = _state_widths(_maker(trainer, item, description), item)
+            widths = state_widths(_maker(trainer, item, description), item.key, (1, param.width), param.dtype)
             if widths != description.state_widths:
                 return 'the state of optimizer %r for %s has widths %s in the checkpoint, but should have %s: give ' \
                        'momentum and similar options the values that they had when it was saved' \
@@ -272,17 +269,9 @@ def _in_words(value: Any) -> str:
     return 'any' if value is None else str(value)
 
 
-def _state_widths(optimizer: Any, item: Item) -> List[int]:
-    row = mx.nd.zeros((1, item.param.width), mx.cpu(), item.param.dtype)
-    state = optimizer.create_state_multi_precision(item.key, row)
-    return [int(np.prod(array.shape[1:])) for array in state_arrays(state)]
-
-
 def _maker(trainer: Any, item: Item, description: TableDescription) -> Any:
-    def shapes_by(optimizer: Any) -> List[Tuple[int, ...]]:
-        return [(1, width) for width in _state_widths(optimizer, item)]
-
-    return maker_of([(1, width) for width in description.state_widths], trainer.optimizer, shapes_by)
+    return maker_of([(1, width) for width in description.state_widths], trainer.optimizer,
+                    lambda optimizer: state_shapes(optimizer, item.key, (1, item.param.width), item.param.dtype))
 
 
 def take_first_values(tables: List[Item], stored: Dict[str, Any]) -> None:
