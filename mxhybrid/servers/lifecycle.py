@@ -59,7 +59,7 @@ def create_table(servers: ParameterServers, spec: TableSpec, mode: str, values: 
     keys = servers.keys.take(name, kind, count, dtype.itemsize * (kind.exact or not halves) + 2 * halves)
     partitioning = keys.partitioning
     if servers.on_lane:
-        table = Table(servers, name, partitioning, dtype, WireFormat(name, dtype, width, partitioning.keys))
+        table = Table(servers, name, partitioning, dtype)
         table.row_format, table.staleness = spec.row_format, spec.staleness
         servers.open_table(table)
         if values is not None:

@@ -57,7 +57,6 @@ def repartition(table: Table, partitions: int) -> None:
         placement.claim(former, itemsize)
     target = table.successor(new)
     if servers.on_lane:
-        target.row_format = table.row_format
         servers.open_table(target)
     elif former is None:
         _create(target)
