@@ -4,6 +4,7 @@ A row has a key, any int64.  A key without a row reads as its first values, a fu
 reading makes no row: the first push of a key does.  Rows travel by the lane only.
 """
 import os
+from collections import Counter
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
@@ -231,11 +232,10 @@ class DynamicTable(ServedTable):
 
     def statistics(self) -> Dict[str, int]:
         """Return the sums over partitions of the statistics of their row stores, by name (worker 0 only)."""
-        totals: Dict[str, int] = {}
+        totals: Counter[str] = Counter()
         for answer in self._ask('statistics'):
-            for name, value in answer.items():
-                totals[name] = totals.get(name, 0) + value
-        return totals
+            totals.update(answer)
+        return dict(totals)
 
     def cache_counts(self) -> Dict[str, int]:
         """Return 'requested', the rows that the workers of this host have requested so far, and 'cached', those of

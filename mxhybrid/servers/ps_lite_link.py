@@ -25,8 +25,7 @@ class PsLiteLink:
         `ahead` is 0: on this link tables have no staleness.
         """
         order = table.partitioning.order(ids)
-        arrival = self._client.pull(table, table.partitioning.offsets(ids[order]), priority)
-        return lambda result: arrival.write(result, order)
+        return self._client.pull(table, table.partitioning.offsets(ids[order]), order, priority)
 
     def request_uncached(self, table: Any, ids: np.ndarray) -> Callable[[np.ndarray], None]:
         """Request rows like :meth:`request`: this link caches no rows."""
