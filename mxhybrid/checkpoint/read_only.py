@@ -62,10 +62,12 @@ class ReadOnlyTable:
         keys = _integers(self.name, keys, self.description.rows)
         ordered, order, found_rows, has_row = self._find(keys)
         if not has_row.all():
-            first = np.empty((len(keys.reshape(-1)) - int(has_row.sum()), self.width), self.dtype)
-            fill_first_values(self.description.first_values, self._as_read(ordered[~has_row]), first)
-            kept = narrowed(first, self.description.kept_dtype)
-            found_rows[~has_row] = widened(kept, self.dtype)
+            without_row = ordered[~has_row]
+            if self.description.options.get('admit', 1) > 1:
+                without_row[:] = DEFAULT_KEY
+            first = np.empty((len(without_row), self.width), self.dtype)
+            fill_first_values(self.description.first_values, without_row, first)
+            found_rows[~has_row] = widened(narrowed(first, self.description.kept_dtype), self.dtype)
         result = np.empty_like(found_rows)
         result[order] = found_rows
         return result.reshape(keys.shape + (self.width,))
@@ -76,10 +78,6 @@ class ReadOnlyTable:
         order = np.argsort(flat)
         ordered, found_rows = flat[order], np.empty((len(flat), self.width), self.dtype)
         return ordered, order, found_rows, layers.find_rows(self.layers, ordered, 'rows', found_rows)
-
-    def _as_read(self, keys: np.ndarray) -> np.ndarray:
-        """Return the keys whose first values keys without a row have: in a table that admits keys, the default key."""
-        return np.full_like(keys, DEFAULT_KEY) if self.description.options.get('admit', 1) > 1 else keys
 
     def contains(self, keys: Any) -> np.ndarray:
         """Return a mask of the keys that have a row in the checkpoint."""

@@ -20,6 +20,8 @@ class _Alone:
 
     rank = 0
     together = False
+    #: Makes a context manager around work that may take long while other workers wait.
+    busy = contextlib.nullcontext
 
     def allgather_json(self, value: Any, operation: str) -> List[Any]:
         """Return the value of every worker."""
@@ -27,10 +29,6 @@ class _Alone:
 
     def broadcast(self, array: Any, operation: str) -> None:
         """Overwrite a dense array with worker 0's."""
-
-    def busy(self) -> Any:
-        """Return a context manager around work that may take long while other workers wait."""
-        return contextlib.nullcontext()
 
 
 class _Together:

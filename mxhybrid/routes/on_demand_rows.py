@@ -5,7 +5,7 @@ optimizer state, and a push updates them, as for a row_sparse weight.  An optimi
 dense weight and a row_sparse gradient changes touched rows only, by the same code as for a row_sparse weight
 (``src/operator/optimizer_op-inl.h``, ``contrib/optimizer_op-inl.h``).
 """
-from typing import Any, Iterable, Iterator, List, Optional
+from typing import Any, Iterable, Iterator, List
 
 import mxnet as mx
 import numpy as np
@@ -15,6 +15,7 @@ from ..base.settings import variable
 from ..native.arrays import host_view, padded_row_reader
 from ..native.optimizer_state import rates_of, state_arrays, state_shapes, update_count
 from ..native.optimizers import check_for_table, is_known, name_of
+from ..servers.protocol import ASSIGN
 from ..servers.table import Table
 from .route import ParameterSpec, Route
 from .rows import wire_bytes
@@ -56,17 +57,7 @@ class OnDemandRows(TableWeight):
     def __init__(self, former: Route, table: Table):
         super().__init__(former.key, former.name, former, former.context)
         self.take_over(former)
-        self._former, self._table = former, table
-        self._servers = self.context.servers
-
-    @property
-    def server_table(self) -> Optional[Table]:
-        """The table of weights."""
-        return self._table
-
-    def unsupported_reason(self, optimizer: Any, state: Any = None) -> str:
-        """Return why servers cannot go on updating the weight, '' if they can."""
-        return unsupported_reason(self, optimizer, state)
+        self._former, self._table, self.server_table = former, table, table
 
     def chunks(self) -> Iterator[np.ndarray]:
         """Yield the ids of all rows, in chunks that can be pulled at once."""
@@ -137,7 +128,8 @@ class OnDemandRows(TableWeight):
     def give_up(self) -> Route:
         """Let the servers forget weights and state and sum gradients again; return the route for that (on all workers).
         """
-        self._table.hold_sums()
+        self._table.forget_optimizer()
+        self._table.set_mode(ASSIGN)
         return self._former
 
     def take_state(self) -> List[np.ndarray]:

@@ -150,6 +150,8 @@ class Route(ParameterSpec):
     weight_in_table = False
     #: Whether row_sparse gradients may be pushed; if not, the chooser makes another route for them.
     takes_rows = True
+    #: The table on the servers, if there is one.
+    server_table: Optional[Table] = None
     _without_table = 'no row_sparse value was pushed to it'
 
     def __init__(self, key: Any, name: str, array: Any, context: RouteContext):
@@ -160,10 +162,6 @@ class Route(ParameterSpec):
     def take_over(self, former: 'Route') -> None:
         """Take over the traffic and the choice of the former route of the same key."""
         self.traffic, self.choice = former.traffic, former.choice
-
-    def decide(self, choice: Choice) -> None:
-        """Note why this route was chosen."""
-        self.choice = choice
 
     def init(self, value: Any, outs: List[Any], priority: int, keeps_dense: bool = True, was_set: bool = True) -> None:
         """Set the initial value to worker 0's, and write it to `outs`.
@@ -210,11 +208,6 @@ class Route(ParameterSpec):
     def can_move(self) -> bool:
         """Return whether all arrays that have to move can be read."""
         return True
-
-    @property
-    def server_table(self) -> Optional[Table]:
-        """The table on the servers, if there is one."""
-        return None
 
     @property
     def partitioning(self) -> Optional[Partitioning]:

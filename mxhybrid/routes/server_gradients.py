@@ -1,5 +1,5 @@
 """A dense weight with row_sparse gradients: servers sum the rows, workers pull the rows that any worker touched."""
-from typing import Any, List, Optional
+from typing import Any, List
 
 import numpy as np
 
@@ -7,8 +7,7 @@ from ..lane.row_format import row_format
 from ..servers.lifecycle import TableSpec, create_table
 from ..servers.partitioning import id_dtype
 from ..servers.protocol import ASSIGN
-from ..servers.table import Table
-from .on_demand_rows import OnDemandRows, unsupported_reason
+from .on_demand_rows import OnDemandRows
 from .route import Route
 from .row_allreduce import RowAllreduce
 from .row_gradients import RowGradients
@@ -23,25 +22,15 @@ class ServerGradients(RowGradients):
 
     def __init__(self, former: Route):
         super().__init__(former)
-        self._servers = self.context.servers
-        self._table = create_table(self._servers, TableSpec(
+        self._table = self.server_table = create_table(self.context.servers, TableSpec(
             self.tag + '.gradient', self.shape, self.dtype, self.context.partitions_for(self),
             row_format(self.dtype, self.wire_dtype, self.width, sums=True),
             self.context.settings.staleness_for(self.name), exact=False), ASSIGN)
         self._touched = np.empty(0, np.int64)
 
-    @property
-    def server_table(self) -> Optional[Table]:
-        """The table of sums."""
-        return self._table
-
     def to_allreduce(self, optimizer: Any) -> Route:
         """Return the route by allreduce; weight and state are in the workers."""
         return RowAllreduce(self)
-
-    def unsupported_reason(self, optimizer: Any, state: Any = None) -> str:
-        """Return why servers cannot hold and update the weight, '' if they can."""
-        return unsupported_reason(self, optimizer, state)
 
     def to_on_demand_rows(self, weight: Any, state: Any, optimizer: Any) -> OnDemandRows:
         """Return the route by which servers hold and update worker 0's weight, see :meth:`OnDemandRows.fill`."""

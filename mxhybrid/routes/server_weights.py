@@ -1,5 +1,5 @@
 """A row_sparse weight on the servers, with its optimizer state: workers push and pull the rows that they use."""
-from typing import Any, List, Optional
+from typing import Any, List
 
 import numpy as np
 
@@ -25,21 +25,15 @@ class ServerWeights(TableWeight):
 
     def __init__(self, key: Any, name: str, array: Any, context: RouteContext):
         super().__init__(key, name, array, context)
-        self._servers, self._has_table = context.servers, False
-
-    @property
-    def server_table(self) -> Optional[Table]:
-        """The table of weights."""
-        return self._table
+        self._servers = context.servers
 
     def init(self, value: Any, outs: List[Any], priority: int, keeps_dense: bool = True, was_set: bool = True) -> None:
         """Create the table, or drop its optimizer state; its rows are worker 0's."""
-        if not self._has_table:
+        if self.server_table is None:
             spec = TableSpec(self.tag, self.shape, self.dtype, self.context.partitions_for(self),
                              row_format(self.dtype, self.wire_dtype, self.width),
                              self.context.settings.staleness_for(self.name))
-            self._table = create_table(self._servers, spec, REPLACE, row_reader(value))
-            self._has_table = True
+            self._table = self.server_table = create_table(self._servers, spec, REPLACE, row_reader(value))
             if self._servers.initialiser != 0 and not self._starts_alike(value):
                 self.write_weight(row_reader(value))
         else:
@@ -89,8 +83,7 @@ class ServerWeights(TableWeight):
 
     def to_allreduce(self, optimizer: Any) -> Route:
         """Move the table to all workers, with its state (collective)."""
-        replica = Replica(self.tag, self.rows, self.width, self.dtype, self.context.collective,
-                          self.buffer_dtype)
+        replica = Replica(self.tag, self.rows, self.width, self.dtype, self.context.collective, self.buffer_dtype)
         table = self._table
         if optimizer is not None and table.has_optimizer:
             replica.inherit_optimizer(table)

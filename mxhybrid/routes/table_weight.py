@@ -33,7 +33,6 @@ class TableWeight(Route):
         raise NotImplementedError
 
     def prefetch(self, ids: np.ndarray, priority: int, after_push: bool) -> None:
-        """Request rows that will be pulled."""
         self._table.prefetch(ids, priority, after_push)
 
     def check_optimizer(self, optimizer: Any) -> None:

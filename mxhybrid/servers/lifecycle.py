@@ -11,7 +11,7 @@ from ..lane.row_format import RowFormat
 from ..native.arrays import allocate_rows, trim_heap
 from .cluster import ParameterServers
 from .half_precision_keys import PullOrdering, WireFormat, half_pairs, packed_width
-from .keys import TableKind
+from .keys import TableKeys, TableKind
 from .partitioning import partition_count
 from .table import Table
 
@@ -48,35 +48,40 @@ def create_table(servers: ParameterServers, spec: TableSpec, mode: str, values: 
     Its rows are the `values` of the worker that initialises, or zeros.
     InputError on all workers, with nothing changed, if the servers have too few keys left.
     """
-    name, dtype, exact = spec.name, np.dtype(spec.dtype), spec.exact
+    name, dtype = spec.name, np.dtype(spec.dtype)
     rows, width = spec.shape[0], int(np.prod(spec.shape[1:]))
-    if servers.on_lane and spec.staleness:
-        assert servers.lane is not None
+    if servers.lane is not None and spec.staleness:
         check_stale_rows(name, rows, spec.staleness, max(servers.lane.membership.worker_counts))
     halves = spec.row_format is RowFormat.FLOAT16 and not servers.on_lane
-    kind = TableKind(rows, width, dtype.name, halves, exact or servers.on_lane, spec.even)
+    kind = TableKind(rows, width, dtype.name, halves, spec.exact or servers.on_lane, spec.even)
     count = partition_count(rows, width, dtype.itemsize, spec.partitions)
     keys = servers.keys.take(name, kind, count, dtype.itemsize * (kind.exact or not halves) + 2 * halves)
-    partitioning = keys.partitioning
     if servers.on_lane:
-        table = Table(servers, name, partitioning, dtype)
+        table = Table(servers, name, keys.partitioning, dtype)
         table.row_format, table.staleness = spec.row_format, spec.staleness
         servers.open_table(table)
-        if values is not None:
-            table.assign(values)
-        table.open(mode)
-        servers.tables[name] = table, keys
-        return table
+    else:
+        table = _create_native(servers, name, keys, values)
+    if values is not None and (servers.on_lane or keys.used):
+        table.assign(values)
+    table.open(mode)
+    servers.tables[name] = table, keys
+    return table
+
+
+def _create_native(servers: ParameterServers, name: str, keys: TableKeys, values: Optional[Values]) -> Table:
+    """Create a table whose rows travel by ps-lite; only new keys get the `values`."""
     # At the native store's own barrier, below, no worker of any host may have rows under way.
     servers.link.settle()
     servers.barrier()
+    kind, partitioning, dtype, width = keys.kind, keys.partitioning, np.dtype(keys.kind.dtype), keys.kind.width
     servers.command('table', table=name, keys=partitioning.keys, width=width,
-                    rows=[partitioning.shape(part)[0] for part in range(count)],
+                    rows=[partitioning.shape(part)[0] for part in range(partitioning.count)],
                     push_keys=keys.push_keys, pair_keys=keys.pair_keys)
-    ordering = PullOrdering() if halves else None
-    half_table = Table(servers, name, replace(partitioning, keys=keys.pair_keys), dtype,
-                 WireFormat(name, dtype, width, keys.pair_keys, keys.push_keys, ordering)) if halves else None
-    if half_table is not None and not exact:
+    ordering = PullOrdering() if kind.halves else None
+    half_table = Table(servers, name, replace(partitioning, keys=keys.pair_keys), dtype, WireFormat(
+        name, dtype, width, keys.pair_keys, keys.push_keys, ordering)) if kind.halves else None
+    if half_table is not None and not kind.exact:
         table = half_table
     else:
         table = Table(servers, name, partitioning, dtype,
@@ -90,10 +95,6 @@ def create_table(servers: ParameterServers, spec: TableSpec, mode: str, values: 
         if not keys.used:
             _fill(table, partitioning.keys, dtype, width, values)
         table.touch()
-    if keys.used and values is not None:
-        table.assign(values)
-    table.open(mode)
-    servers.tables[name] = table, keys
     return table
 
 

@@ -10,7 +10,7 @@ from ..lane.row_format import RowFormat
 from .cluster import ParameterServers
 from .half_precision_keys import WireFormat
 from .partitioning import Partitioning, chunks, rows_in_partition
-from .protocol import ASSIGN, CAPTURE, MAILBOX_ELEMENTS, OPTIMIZE, REPLACE, overwrite_mode
+from .protocol import CAPTURE, MAILBOX_ELEMENTS, OPTIMIZE, REPLACE, overwrite_mode
 from .served_table import ServedTable
 
 #: Bytes of rows that travel in one push while a table is assigned.
@@ -83,11 +83,6 @@ class Table(ServedTable):
             self._empty[part] = mx.nd.sparse.zeros('row_sparse', self.partitioning.shape(part),
                                                    dtype=self.wire_format.pushed_as, ctx=mx.cpu())
         return self._empty[part]
-
-    @property
-    def keys_left(self) -> int:
-        """The number of keys that every server has left at least."""
-        return self.servers.keys.placement.keys_left()
 
     @property
     def row_bytes(self) -> int:
@@ -189,11 +184,6 @@ class Table(ServedTable):
     def chunks(self) -> Iterator[np.ndarray]:
         """Yield the ids of all rows in chunks that are small enough to pull at once."""
         return chunks(self.partitioning.rows, self.partitioning.width * self.dtype.itemsize, PULL_CHUNK_BYTES)
-
-    def hold_sums(self) -> None:
-        """Drop optimizer and state (on all workers): later pushes overwrite rows with their sum over the workers."""
-        self.forget_optimizer()
-        self.set_mode(ASSIGN)
 
     def expose(self, slot: int) -> None:
         """Overwrite the weights on the servers with optimizer state `slot`, so that workers can pull it.
