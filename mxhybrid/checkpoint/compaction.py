@@ -83,7 +83,7 @@ def _copy(source: Reader, bases: List[Reader], writer: files.Writer, progress: P
         writer.add(name, tuple(entry['shape']), entry['dtype'], _pieces(source, name, math.prod(entry['shape'])))
     for number, (name, entry) in enumerate(source.tables.items()):
         description = TableDescription.from_json(entry)
-        path = writer.make_table_directory(number)
+        path = writer.make_directory(table_files.table_directory(number))
         writer.add_table(name, description, False,
                          _merge(path, name, description, source.layers(name, bases), progress))
 

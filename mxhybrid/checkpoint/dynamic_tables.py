@@ -26,7 +26,7 @@ from . import files, npy_files
 from .collect import PIECE_BYTES as _PIECE_BYTES, Item
 from .layers import merged
 from .reader import MANIFEST, Reader, remaining_bases
-from .table_files import Part, TableDescription
+from .table_files import Part, TableDescription, table_directory
 from .workers import assign_rows
 
 logger = get_logger(__name__)
@@ -112,7 +112,7 @@ class TableSave:
             logger.info('checkpoint.save: %s: this checkpoint has all rows of dynamic tables', self._why_whole)
         blind_hosts: Set[str] = set()
         for number, item in enumerate(self._tables):
-            self._paths[item.name] = writer.make_table_directory(number)
+            self._paths[item.name] = writer.make_directory(table_directory(number))
         self._marks = marks
         with writer.token() as token:
             has_copies = not wait and self._write_copies(writer, token)
@@ -136,7 +136,7 @@ class TableSave:
         items = [item for item in self._tables if item.param.table.is_in_memory]
         if not items:
             return False
-        results = writer.make_results_directory()
+        results = writer.make_directory('results')  # in which owners of rows report the files that they have written
         awaited = items[0].param.table.save_copies(
             [item.param.table for item in items], [self._paths[item.name] for item in items],
             [self._marks.get(item.name) for item in items], token, results)

@@ -114,15 +114,9 @@ class Writer:
         if position != size:
             raise CheckpointError('%s has %d elements, not the %d of its shape %s' % (name, position, size, shape))
 
-    def make_table_directory(self, number: int) -> str:
-        """Make the directory below which the parts of the next dynamic table are written, numbered in this order."""
-        path = os.path.join(self._aside, table_files.table_directory(number))
-        os.mkdir(path)
-        return path
-
-    def make_results_directory(self) -> str:
-        """Make a directory, to be removed, in which owners of rows report the files that they have written."""
-        path = os.path.join(self._aside, 'results')
+    def make_directory(self, name: str) -> str:
+        """Make a directory in the checkpoint, such as that of the next dynamic table, and return its path."""
+        path = os.path.join(self._aside, name)
         os.mkdir(path)
         return path
 

@@ -62,11 +62,9 @@ def removed_keys(layers: Layers) -> Iterator[np.ndarray]:
             for start in range(0, len(part.removed), MERGED_ROWS):
                 keys = part.removed[start:start + MERGED_ROWS]
                 is_newer = np.zeros(len(keys), bool)
-                for other in [other for newer in layers[:number] for other in newer]:
-                    is_newer[_search(other.keys, keys)[0]] = True
-                    is_newer[_search(other.removed, keys)[0]] = True
-                for other in layer:
-                    is_newer[_search(other.keys, keys)[0]] = True
+                newer = [other for newer_layer in layers[:number] for other in newer_layer]
+                for stored in [other.keys for other in [*newer, *layer]] + [other.removed for other in newer]:
+                    is_newer[_search(stored, keys)[0]] = True
                 yield keys[~is_newer]
 
 

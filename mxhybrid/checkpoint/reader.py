@@ -75,9 +75,8 @@ class Reader:
 
     def _read(self, file: str, limit: int) -> bytes:
         path = os.path.join(self.path, file)
-        try:
-            # Opening a pipe must not wait for a writer.
-            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with _damage(path):
+            handle = folder.open_at_once(path)
             with os.fdopen(handle, 'rb') as stream:
                 status = os.fstat(handle)
                 if not stat.S_ISREG(status.st_mode):
@@ -85,10 +84,6 @@ class Reader:
                 if status.st_size > limit:
                     raise self._damaged(file, 'has %d bytes, more than %d' % (status.st_size, limit))
                 return stream.read(limit + 1)
-        except OSError as error:
-            if error.errno in _DAMAGE:
-                raise self._damaged(file, 'cannot be read: %s' % os.strerror(error.errno or 0)) from error
-            raise CheckpointError('cannot read %s: %s' % (path, error)) from error
 
     def verify(self) -> None:
         """Read all shards, and the tables of the bases, too, and compare the digests.
@@ -105,7 +100,7 @@ class Reader:
                 if key not in tensors or tensors[key].dtype.name != dtype or tensors[key].shape != (count,):
                     raise self._damaged(shard_file(number), 'lacks the %d elements of %s' % (count, key))
         for reader in [self] + self.bases():
-            with _table_damage():
+            with _damage():
                 table_files.verify(reader.path, reader.tables)
 
     def bases(self) -> List['Reader']:
@@ -139,7 +134,7 @@ class Reader:
             if entry is None:
                 raise reader._damaged(MANIFEST, 'lacks the table %s, of which %s is a delta' % (name, self.path))
             description = table_files.TableDescription.from_json(entry)
-            with _table_damage():
+            with _damage():
                 layers.append([table_files.Part(path, part, description)
                                for path, part in table_files.parts_of(reader.path, entry)])
             if not entry['delta']:
@@ -219,16 +214,17 @@ def find(directory: str, identity: Dict[str, str]) -> Reader:
 
 
 @contextmanager
-def _table_damage() -> Iterator[None]:
-    """Surround reads of files of dynamic tables: errors become Damaged or CheckpointError, which name the file."""
+def _damage(path: str = '') -> Iterator[None]:
+    """Surround reads: errors become Damaged or CheckpointError, which name `path`, or the file that the error has."""
     try:
         yield
     except FormatError as error:
         raise Damaged(str(error)) from error
     except OSError as error:
+        file = path or error.filename
         if error.errno in _DAMAGE:
-            raise Damaged('%s cannot be read: %s' % (error.filename, os.strerror(error.errno or 0))) from error
-        raise CheckpointError('cannot read %s: %s' % (error.filename, error)) from error
+            raise Damaged('%s cannot be read: %s' % (file, os.strerror(error.errno or 0))) from error
+        raise CheckpointError('cannot read %s: %s' % (file, error)) from error
 
 
 def shard_file(number: int) -> str:

@@ -18,7 +18,7 @@ from ..native.optimizers import check_for_table, is_known, name_of
 from ..servers.protocol import ASSIGN
 from ..servers.table import Table
 from .route import ParameterSpec, Route
-from .rows import wire_bytes
+from .rows import count_pulled
 from .table_weight import TableWeight
 
 #: Optimizers of MXNet with a kernel for a dense weight, a row_sparse gradient and dense state that changes touched rows
@@ -87,9 +87,6 @@ class OnDemandRows(TableWeight):
         self._table.push(ids, rows, priority)
         self._count_push(len(ids))
 
-    def _count_push(self, rows: int) -> None:
-        self.traffic.add(rows=rows, pushed=wire_bytes(rows, self._table))
-
     def pull_on_demand(self, ids: np.ndarray, priority: int = 0) -> Any:
         """Return rows `ids` (sorted, unique, not empty) after this worker's pushes (not collective).
 
@@ -98,7 +95,7 @@ class OnDemandRows(TableWeight):
         rows = np.empty((len(ids), self.width), self.dtype)
         array = mx.nd.from_numpy(rows.view(), zero_copy=True)
         self._table.deliver(ids, array, rows, priority)
-        self.traffic.add(steps=0, pulled=wire_bytes(len(ids), self._table))
+        count_pulled(self, len(ids))
         return array
 
     def pull(self, outs: List[Any], updater: Any, priority: int, ignore_sparse: bool) -> None:

@@ -89,6 +89,8 @@ class ParameterSpec:
     all_rows = False
     #: Whether there is a table, of which a step may move no row.
     has_table = False
+    #: The table on the servers, if there is one.
+    server_table: Optional[Table] = None
 
     def __init__(self, key: Any, name: str, array: Any, wire_dtype: str = 'float32'):
         self.key = key
@@ -130,7 +132,7 @@ class ParameterSpec:
     @property
     def partitioning(self) -> Optional[Partitioning]:
         """The partitioning of the table on the servers, if there is one."""
-        return None
+        return None if self.server_table is None else self.server_table.partitioning
 
 
 class Route(ParameterSpec):
@@ -150,8 +152,6 @@ class Route(ParameterSpec):
     weight_in_table = False
     #: Whether row_sparse gradients may be pushed; if not, the chooser makes another route for them.
     takes_rows = True
-    #: The table on the servers, if there is one.
-    server_table: Optional[Table] = None
     _without_table = 'no row_sparse value was pushed to it'
 
     def __init__(self, key: Any, name: str, array: Any, context: RouteContext):
@@ -208,11 +208,6 @@ class Route(ParameterSpec):
     def can_move(self) -> bool:
         """Return whether all arrays that have to move can be read."""
         return True
-
-    @property
-    def partitioning(self) -> Optional[Partitioning]:
-        """The partitioning of that table."""
-        return None if self.server_table is None else self.server_table.partitioning
 
     def repartition(self, partitions: int) -> None:
         """Change the number of partitions of the table on the servers, between two steps."""

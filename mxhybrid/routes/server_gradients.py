@@ -11,7 +11,7 @@ from .on_demand_rows import OnDemandRows
 from .route import Route
 from .row_allreduce import RowAllreduce
 from .row_gradients import RowGradients
-from .rows import pull_async, saved_bytes, wire_bytes
+from .rows import count_pulled, count_pushed, pull_async
 
 
 class ServerGradients(RowGradients):
@@ -43,10 +43,8 @@ class ServerGradients(RowGradients):
         self._table.push(ids, rows, priority)
         everyone = self._collective.allgather(ids, self.tag + '.rows', id_dtype(self.rows))
         self._touched = np.unique(np.concatenate(everyone))
-        self.traffic.add(rows=len(ids), pushed=wire_bytes(len(ids), self._table),
-                         saved=saved_bytes(len(ids), self._table))
+        count_pushed(self, len(ids))
 
     def _write_sum(self, outs: List[Any], priority: int) -> None:
         pull_async(self._table, self._touched, self.shape, outs, priority)
-        self.traffic.add(steps=0, pulled=wire_bytes(len(self._touched), self._table),
-                         saved=saved_bytes(len(self._touched), self._table))
+        count_pulled(self, len(self._touched))

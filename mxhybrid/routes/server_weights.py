@@ -12,7 +12,7 @@ from ..servers.protocol import REPLACE
 from ..servers.table import Table
 from .replicated import Replica, Replicated
 from .route import Route, RouteContext
-from .rows import fill_outputs, pull_async, pull_each_async, saved_bytes, sum_devices, wire_bytes
+from .rows import count_pulled, fill_outputs, pull_async, pull_each_async, sum_devices
 from .table_weight import TableWeight
 
 
@@ -52,18 +52,14 @@ class ServerWeights(TableWeight):
         digests = self.context.collective.allgather(digest, self.tag + '.digest')
         return np.array_equal(digests[0], digests[self._servers.initialiser])
 
-    def _count_push(self, rows: int) -> None:
-        self.traffic.add(rows=rows, pushed=wire_bytes(rows, self._table), saved=saved_bytes(rows, self._table))
-
     def pull_rows(self, id_arrays: List[np.ndarray], outs: List[Any], priority: int) -> None:
         """Write rows to `outs`; each row is pulled once; may return before they arrive."""
-        table = self._table
         if len(id_arrays) == 1:
             count = len(id_arrays[0])
-            pull_async(table, id_arrays[0], self.shape, outs, priority)
+            pull_async(self._table, id_arrays[0], self.shape, outs, priority)
         else:
-            count = pull_each_async(table, self._servers.deliveries, id_arrays, self.shape, outs, priority)
-        self.traffic.add(steps=0, pulled=wire_bytes(count, table), saved=saved_bytes(count, table))
+            count = pull_each_async(self._table, self._servers.deliveries, id_arrays, self.shape, outs, priority)
+        count_pulled(self, count)
 
     def pull(self, outs: List[Any], updater: Any, priority: int, ignore_sparse: bool) -> None:
         """Write all rows to `outs`, exactly as the servers hold them."""

@@ -134,13 +134,8 @@ def _announce(half_table: Table) -> None:
     half_table.touch()
 
 
-def retire_tables(servers: ParameterServers, prefixes: Tuple[str, ...]) -> None:
-    """Free the tables whose names begin with one of the prefixes (collective); no worker may use them any more."""
-    retire_named(servers, [name for name in servers.tables if name.startswith(prefixes)])
-
-
-def retire_named(servers: ParameterServers, names: Sequence[str]) -> None:
-    """Free tables by their names, as :func:`retire_tables` does."""
+def retire_tables(servers: ParameterServers, names: Sequence[str]) -> None:
+    """Free tables by their names (collective); no worker may use them any more."""
     mx.nd.waitall()
     tables = [servers.tables[name][0] for name in names]
     servers.link.settle()

@@ -87,7 +87,7 @@ def save(directory, table, step, delta=False, keep=3, partitions=2):
         if delta:
             newest_one = Reader(os.path.join(str(directory), folder.names(str(directory))[0]))
             bases = [reader.identity for reader in [newest_one] + newest_one.bases()]
-        parts = table.write(writer.make_table_directory(0), delta, partitions)
+        parts = table.write(writer.make_directory('table-00000'), delta, partitions)
         writer.add_table('users.weight', DESCRIPTION, delta, parts)
         return writer.commit(step, {'extra': {'at': step}}, keep, bases)
 
