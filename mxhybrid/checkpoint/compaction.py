@@ -9,7 +9,7 @@ import numpy as np
 from ..base.errors import CheckpointError
 from ..row_store.row_files import WAITING_FILES
 from . import files, folder, newest, npy_files, table_files
-from .layers import Layers, merged_ahead
+from .layers import Layers, columns_in, merged_ahead, row_bytes
 from .npy_files import ArrayWriter
 from .reader import Reader
 from .table_files import PartWriter, TableDescription
@@ -96,12 +96,8 @@ def _pieces(source: Reader, name: str, elements: int) -> Iterator[np.ndarray]:
 def _merge(path: str, name: str, description: TableDescription, layers: Layers,
            progress: Progress) -> List[Dict[str, Any]]:
     """Write the rows of all layers below a path; return the entries of the parts."""
-    columns = table_files.columns_of(description)
-    for layer in layers:
-        for part in layer:
-            for column, array in part.columns.items():
-                columns.setdefault(column, (array.dtype, None))
-    row_bytes = 8 + sum(np.dtype(dtype).itemsize * (width or 1) for dtype, width in columns.values())
+    columns = columns_in(layers, description)
+    most_rows = -(-PART_BYTES // row_bytes(columns))
     entries: List[Dict[str, Any]] = []
     has_waiting = any(os.path.exists(path) for path in _paths(layers, WAITING_FILES[0][0]))
     pieces = merged_ahead(layers, description)
@@ -109,7 +105,7 @@ def _merge(path: str, name: str, description: TableDescription, layers: Layers,
     while piece is not None or has_waiting and not entries:
         part_path = os.path.join(path, str(len(entries)))
         with PartWriter(part_path, columns) as writer:
-            while piece is not None and writer.rows * row_bytes < PART_BYTES:
+            while piece is not None and writer.rows < most_rows:
                 writer.append(*piece)
                 progress(name, len(piece[0]))
                 piece = next(pieces, None)

@@ -27,15 +27,13 @@ from . import folder, layers, leftovers, table_files
 from .compaction import Progress
 from .read_only import DEFAULT_KEY, OpenCheckpoint, ReadOnlyArray, ReadOnlyTable, open_checkpoint
 from .reader import MANIFEST, safetensors, shard_file
-from .table_files import PartWriter
+from .table_files import Columns, PartWriter
 
 #: The number of the layout of an export.
 FORMAT = 1
 DTYPES = ('float32', 'float16', 'int8')
 _WRITING = '.writing'
 _MAX_INT8, _SMALLEST = np.float32(127), np.float32(2.0 ** -119)
-
-Columns = Dict[str, Tuple[Any, Optional[int]]]
 
 
 class _Parquet:

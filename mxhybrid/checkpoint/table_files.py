@@ -41,6 +41,10 @@ _KEYS, _ROWS, _REMOVED = 'keys', 'rows', 'removed'
 _KINDS = ('zero', 'constant', 'uniform', 'normal')
 
 
+#: Dtype and width of columns by name; width is None for one number a row.
+Columns = Dict[str, Tuple[Any, Optional[int]]]
+
+
 class TableDescription(NamedTuple):
     """The properties of a dynamic table that its checkpoint must share with the net."""
 
@@ -116,13 +120,9 @@ def _mapped(path: str, name: str, entry: Dict[str, Any], dtype: Any, shape: Tupl
 
 
 class PartWriter:
-    """Writes a part whose number of rows is known only at the end; a context manager.
+    """Writes a part whose number of rows is known only at the end; a context manager."""
 
-    `columns` has dtype and width of each column by name, as :func:`columns_of` gives it; width is None for one number
-    a row.
-    """
-
-    def __init__(self, path: str, columns: Dict[str, Tuple[Any, Optional[int]]]):
+    def __init__(self, path: str, columns: Columns):
         os.makedirs(path)
         self._keys = ArrayWriter(os.path.join(path, _KEYS + '.npy'), np.int64)
         self._columns = {name: ArrayWriter(os.path.join(path, name + '.npy'), dtype, width)
@@ -153,9 +153,9 @@ class PartWriter:
             writer.append(keys)
 
 
-def columns_of(description: TableDescription) -> Dict[str, Tuple[Any, Optional[int]]]:
+def columns_of(description: TableDescription) -> Columns:
     """Return dtype and width of the columns that every part of a table has."""
-    columns: Dict[str, Tuple[Any, Optional[int]]] = {_ROWS: (description.kept_dtype, description.width)}
+    columns: Columns = {_ROWS: (description.kept_dtype, description.width)}
     for slot, width in enumerate(description.state_widths):
         columns['state%d' % slot] = np.dtype(description.dtype), width
     return columns

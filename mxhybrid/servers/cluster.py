@@ -202,12 +202,6 @@ class ParameterServers:
         """End the lane, if there is one; no worker may wait for rows any more."""
         self.command('part')
 
-    def replace_table(self, successor: Any, table: Any) -> None:
-        """Replace the rows of `table` on the lane by its successor's (collective); no operation may be under way."""
-        assert isinstance(self.link, Lane)
-        self.drop_table(table)
-        self.link.move(successor, table)
-
     def initialise(self, keys: Any, values: Any) -> None:
         """Create keys with the values of the worker that initialises (collective among clients)."""
         if self.client is not None:

@@ -110,16 +110,19 @@ def check_stale_rows(name: str, rows: int, staleness: int, workers: int) -> None
 def _fill(table: Table, keys: Sequence[int], dtype: Any, width: int, values: Optional[Values],
           all_rows: bool = True) -> None:
     """Create one set of keys with all rows, or with the first row only."""
-    servers = table.servers
     for part, key in enumerate(keys):
-        shape = (table.partitioning.shape(part)[0], width)
-        if servers.rank == servers.initialiser:
-            local_ids = np.arange(shape[0] if all_rows else 1, dtype=np.int64)
-            value, view = allocate_rows(local_ids, shape, dtype)
-            view[:] = 0 if values is None else values(table.partitioning.members(part))
-        else:
-            value = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype, ctx=mx.cpu())
-        servers.initialise(key, value)
+        table.servers.initialise(key, rows_of_new_key(table, part, dtype, width, values, all_rows))
+
+
+def rows_of_new_key(table: Table, part: int, dtype: Any, width: int, values: Optional[Values] = None,
+                 all_rows: bool = True) -> Any:
+    """Return the array with which this worker creates the key of a partition; only the initialiser's has rows."""
+    shape = (table.partitioning.shape(part)[0], width)
+    if table.servers.rank != table.servers.initialiser:
+        return mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype, ctx=mx.cpu())
+    array, rows = allocate_rows(np.arange(shape[0] if all_rows else 1, dtype=np.int64), shape, dtype)
+    rows[:] = 0 if values is None else values(table.partitioning.members(part))
+    return array
 
 
 def _announce(half_table: Table) -> None:
