@@ -1,6 +1,6 @@
 """The changes of a dynamic table from one checkpoint to another, for programs that keep a copy of its rows."""
 import os
-from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, ContextManager, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class ChangedRows(NamedTuple):
     removed: np.ndarray
 
 
-class Changes:
+class Changes(ContextManager['Changes']):
     """The changes that :func:`changes` found: an iterable of :class:`ChangedRows`, and a context manager.
 
     The checkpoints are not removed before the end of the ``with`` block.
@@ -80,9 +80,6 @@ class Changes:
         """Let writers remove the checkpoints."""
         for checkpoint in self._checkpoints:
             checkpoint.close()
-
-    def __enter__(self) -> 'Changes':
-        return self
 
     def __exit__(self, *exception: Any) -> None:
         self.close()

@@ -16,7 +16,7 @@ import fnmatch
 import importlib
 import json
 import os
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, ContextManager, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
@@ -36,7 +36,7 @@ _WRITING = '.writing'
 _MAX_INT8, _SMALLEST = np.float32(127), np.float32(2.0 ** -119)
 
 
-class _Parquet:
+class _Parquet(ContextManager['_Parquet']):
     """Writes rows to a Parquet file, a row group at a time; a context manager like PartWriter."""
 
     def __init__(self, path: str, columns: Columns):
@@ -51,9 +51,6 @@ class _Parquet:
             os.path.join(path, 'table.parquet'), self._schema, compression='none', use_dictionary=False,
             write_statistics=['keys'])
 
-    def __enter__(self) -> '_Parquet':
-        return self
-
     def __exit__(self, *exception: Any) -> None:
         self._writer.close()
 
@@ -67,15 +64,12 @@ class _Parquet:
         self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema))
 
 
-class _Tensors:
+class _Tensors(ContextManager['_Tensors']):
     """Writes rows to safetensors files, each with a range of keys; a context manager like PartWriter."""
 
     def __init__(self, path: str, columns: Columns):
         os.makedirs(path)
         self._path, self._files, self._save = path, 0, safetensors().numpy.save
-
-    def __enter__(self) -> '_Tensors':
-        return self
 
     def __exit__(self, *exception: Any) -> None:
         pass

@@ -1,7 +1,7 @@
 """The newest whole checkpoint of a directory: the search for it, and the locks that keep it."""
 import contextlib
 import os
-from typing import Any, Optional, Sequence
+from typing import Any, ContextManager, Optional, Sequence
 
 from ..base.errors import CheckpointError
 from ..base.log import get_logger
@@ -31,7 +31,7 @@ def newest(directory: str, among: Optional[Sequence[str]] = None) -> Optional[Re
     return None
 
 
-class NewestCheckpoint:
+class NewestCheckpoint(ContextManager['NewestCheckpoint']):
     """The newest whole checkpoint of a directory, which no writer removes until the object is closed.
 
     A context manager.  Nothing is opened before :meth:`find`.
@@ -41,9 +41,6 @@ class NewestCheckpoint:
         self._directory = directory
         self._locks = contextlib.ExitStack()
         self._reader: Optional[Reader] = None
-
-    def __enter__(self) -> 'NewestCheckpoint':
-        return self
 
     def __exit__(self, *exception: Any) -> None:
         self._locks.close()

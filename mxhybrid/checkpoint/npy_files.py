@@ -6,7 +6,7 @@ import mmap
 import os
 import struct
 import weakref
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, ContextManager, Dict, Optional, Tuple
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def header(dtype: np.dtype, shape: Tuple[int, ...]) -> bytes:
     return (_MAGIC + struct.pack('<H', _HEADER_BYTES - 10) + text).ljust(_HEADER_BYTES - 1) + b'\n'
 
 
-class ArrayWriter:
+class ArrayWriter(ContextManager['ArrayWriter']):
     """Writes an array whose number of rows is known only at the end; a context manager.
 
     `width` is the number of elements of a row, None for an array of one dimension.
@@ -44,9 +44,6 @@ class ArrayWriter:
         self.rows = 0
         self._file = open(path, 'xb')
         self._file.write(header(self._dtype, self._shape()))
-
-    def __enter__(self) -> 'ArrayWriter':
-        return self
 
     def __exit__(self, kind: Any, *exception: Any) -> None:
         with self._file:

@@ -3,7 +3,7 @@ import contextlib
 import math
 import os
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
@@ -178,7 +178,7 @@ def _integers(name: str, values: Any, rows: Optional[int]) -> np.ndarray:
     return keys
 
 
-class OpenCheckpoint(Mapping[str, Union[ReadOnlyTable, ReadOnlyArray]]):
+class OpenCheckpoint(Mapping[str, Union[ReadOnlyTable, ReadOnlyArray]], ContextManager['OpenCheckpoint']):
     """The tables and arrays of a checkpoint by name, read-only.  A context manager; :meth:`close` ends it.
 
     A name is that of a parameter in the net, such as ``'users.weight'``; ``'users'`` is the same.
@@ -225,9 +225,6 @@ class OpenCheckpoint(Mapping[str, Union[ReadOnlyTable, ReadOnlyArray]]):
     def close(self) -> None:
         """Let writers remove the checkpoint when it is old."""
         self._locks.close()
-
-    def __enter__(self) -> 'OpenCheckpoint':
-        return self
 
     def __exit__(self, *exception: Any) -> None:
         self.close()

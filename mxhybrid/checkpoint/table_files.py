@@ -20,7 +20,7 @@ key, see :mod:`mxhybrid.checkpoint.philox`.
 """
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -119,7 +119,7 @@ def _mapped(path: str, name: str, entry: Dict[str, Any], dtype: Any, shape: Tupl
     return array
 
 
-class PartWriter:
+class PartWriter(ContextManager['PartWriter']):
     """Writes a part whose number of rows is known only at the end; a context manager."""
 
     def __init__(self, path: str, columns: Columns):
@@ -128,9 +128,6 @@ class PartWriter:
         self._columns = {name: ArrayWriter(os.path.join(path, name + '.npy'), dtype, width)
                          for name, (dtype, width) in columns.items()}
         self._path = path
-
-    def __enter__(self) -> 'PartWriter':
-        return self
 
     def __exit__(self, *exception: Any) -> None:
         for writer in [self._keys, *self._columns.values()]:
