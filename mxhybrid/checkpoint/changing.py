@@ -1,7 +1,6 @@
 """The changes of a dynamic table from one checkpoint to another, for programs that keep a copy of its rows."""
 import os
-from types import TracebackType
-from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Type, Union
+from typing import Any, ContextManager, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
@@ -29,7 +28,7 @@ class ChangedRows(NamedTuple):
     removed: np.ndarray
 
 
-class Changes:
+class Changes(ContextManager['Changes']):
     """The changes that :func:`changes` found: an iterable of :class:`ChangedRows`, and a context manager.
 
     The checkpoints are not removed before the end of the ``with`` block.
@@ -82,11 +81,7 @@ class Changes:
         for checkpoint in self._checkpoints:
             checkpoint.close()
 
-    def __enter__(self) -> 'Changes':
-        return self
-
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 traceback: Optional[TracebackType]) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self.close()
 
 

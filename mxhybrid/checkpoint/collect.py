@@ -13,6 +13,7 @@ counters, rates, schedule                 the Trainer's optimizer, on every work
 
 Worker 0 reads all values, tables in pieces of :data:`PIECE_BYTES`; :mod:`mxhybrid.checkpoint.restore` restores them.
 """
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
@@ -98,12 +99,12 @@ def arrays(trainer: Any, items: List[Item], gathering: Gathering) -> Iterator[Ar
         if item.name not in gathering.weights:
             for slot, whole in enumerate(gathering.states.get(item.name) or []):
                 yield Array('%s/state%d' % (item.name, slot), whole.shape, whole.dtype,
-                            _later(gathering.pieces, item.name, slot + 1))
+                            partial(gathering.pieces, item.name, slot + 1))
     for item in items:
         if item.name in gathering.weights:
             for slot, whole in enumerate([gathering.weights[item.name]] + (gathering.states[item.name] or [])):
                 yield Array('%s/%s' % (item.name, 'state%d' % (slot - 1) if slot else 'weight'), whole.shape,
-                            whole.dtype, _later(gathering.pieces, item.name, slot))
+                            whole.dtype, partial(gathering.pieces, item.name, slot))
             continue
         yield _weight(trainer, item)
         for slot, array in enumerate([] if item.name in gathering.states else _state(trainer, item) or []):
@@ -125,15 +126,12 @@ def _weight(trainer: Any, item: Item) -> Array:
             trainers.store_of(trainer).row_sparse_pull(item.key, out=out, row_ids=mx.nd.from_numpy(ids))
             yield _dense_rows(out, first, last)
 
-    def from_worker() -> Iterator[np.ndarray]:
-        yield from _pieces_of(trainers.arrays_of(param)[0])
-
     if route is not None:
-        pieces = from_table
+        pieces: Callable[[], Iterator[np.ndarray]] = from_table
     elif trainers.is_row_sparse(param) and item.key is not None and trainers.store_of(trainer) is not None:
         pieces = from_store
     else:
-        pieces = from_worker
+        pieces = partial(_pieces_of, trainers.arrays_of(param)[0])
     return Array(item.name + '/weight', shape, dtype, pieces)
 
 
@@ -166,17 +164,13 @@ def _state(trainer: Any, item: Item) -> Optional[List[Array]]:
             if not isinstance(array, mx.nd.NDArray):
                 raise InputError('optimizer %r keeps a %s for %s: checkpoints hold arrays only: make it an NDArray'
                                  % (name_of(optimizer), type(array).__name__, item.name))
-            arrays_of_state.append(Array('', tuple(array.shape), np.dtype(array.dtype), _later(_pieces_of, array)))
+            arrays_of_state.append(Array('', tuple(array.shape), np.dtype(array.dtype), partial(_pieces_of, array)))
         return arrays_of_state
     # New values of the weight drop the state, but not the count.
     if not was_updated(optimizer, item.key) or not route.has_state:
         return None
-    return [Array('', shape, route.dtype, _later(_table_state, route, slot, shape))
+    return [Array('', shape, route.dtype, partial(_table_state, route, slot, shape))
             for slot, shape in enumerate(route.state_shapes(route.state_maker()))]
-
-
-def _later(pieces: Callable[..., Iterator[np.ndarray]], *arguments: Any) -> Callable[[], Iterator[np.ndarray]]:
-    return lambda: pieces(*arguments)
 
 
 def _table_state(route: Any, slot: int, shape: Tuple[int, ...]) -> Iterator[np.ndarray]:
@@ -193,17 +187,12 @@ def describe(trainer: Any, items: List[Item], tables: List[Item], gathering: Gat
     """
     optimizer = trainer.optimizer
     counts, parameters = counts_of(optimizer), {}
-    for item in items:
-        state: Optional[List[Any]]
-        if item.name in gathering.weights:
-            count, state = gathering.counts[item.name], gathering.states[item.name]
-        else:
-            count = counts.get(item.key)
-            state = gathering.states[item.name] if item.name in gathering.states else _state(trainer, item)
-        parameters[item.name] = {'count': count, 'state': None if state is None else len(state),
-                                 'lr_mult': float(item.param.lr_mult), 'wd_mult': float(item.param.wd_mult)}
-    for item in tables:  # their state is with their rows
-        parameters[item.name] = {'count': counts.get(item.key), 'state': None,
+    states: Dict[str, Optional[List[Any]]] = {item.name: None for item in tables}  # it is with their rows
+    states.update(gathering.states)
+    for item in items + tables:
+        state = states[item.name] if item.name in states else _state(trainer, item)
+        parameters[item.name] = {'count': gathering.counts.get(item.name, counts.get(item.key)),
+                                 'state': None if state is None else len(state),
                                  'lr_mult': float(item.param.lr_mult), 'wd_mult': float(item.param.wd_mult)}
     left_out = sorted(name for name, value in vars(optimizer).items()
                       if name not in _NOT_STORED and not is_scalar(value)

@@ -1,5 +1,6 @@
 """Merges a checkpoint and the ones that it builds on, a base and its deltas, to a whole one, in bounded memory."""
 import contextlib
+import math
 import os
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
@@ -7,8 +8,8 @@ import numpy as np
 
 from ..base.errors import CheckpointError
 from ..row_store.row_files import WAITING_FILES
-from . import files, folder, manifest, newest, npy_files, table_files
-from .layers import Layers, merged_ahead
+from . import files, folder, newest, npy_files, table_files
+from .layers import Layers, columns_in, merged_ahead, row_bytes
 from .npy_files import ArrayWriter
 from .reader import Reader
 from .table_files import PartWriter, TableDescription
@@ -61,8 +62,9 @@ def compact(directory: Any, progress: Progress = lambda name, rows: None) -> Opt
             with folder.locked(directory):
                 content = {name: value for name, value in source.content.items() if name not in _OF_THE_FILES}
                 path = writer.commit_in_place_of(source, content)
-                old = [os.path.basename(reader.path) for reader in [source] + bases]
-                writer.remove_unneeded(old, [name for name in folder.names(directory) if name not in old])
+                old = _names_of([source] + bases)
+                writer.remove_unneeded(old, [name for name in folder.names(directory) if name not in old],
+                                       lambda reader: _names_of(reader.bases()))
             return path
     except OSError as error:
         raise CheckpointError('cannot compact %s: %s' % (directory, error)) from error
@@ -72,12 +74,16 @@ def compact(directory: Any, progress: Progress = lambda name, rows: None) -> Opt
 _OF_THE_FILES = ('arrays', 'shards', 'dynamic_tables', 'base', 'oldest_base', 'format', 'step', 'replaces')
 
 
+def _names_of(readers: List[Reader]) -> List[str]:
+    return [os.path.basename(reader.path) for reader in readers]
+
+
 def _copy(source: Reader, bases: List[Reader], writer: files.Writer, progress: Progress) -> None:
     for name, entry in source.content['arrays'].items():
-        writer.add(name, tuple(entry['shape']), entry['dtype'], _pieces(source, name, manifest.size(entry['shape'])))
+        writer.add(name, tuple(entry['shape']), entry['dtype'], _pieces(source, name, math.prod(entry['shape'])))
     for number, (name, entry) in enumerate(source.tables.items()):
         description = TableDescription.from_json(entry)
-        path = writer.make_table_directory(number)
+        path = writer.make_directory(table_files.table_directory(number))
         writer.add_table(name, description, False,
                          _merge(path, name, description, source.layers(name, bases), progress))
 
@@ -90,20 +96,16 @@ def _pieces(source: Reader, name: str, elements: int) -> Iterator[np.ndarray]:
 def _merge(path: str, name: str, description: TableDescription, layers: Layers,
            progress: Progress) -> List[Dict[str, Any]]:
     """Write the rows of all layers below a path; return the entries of the parts."""
-    columns = table_files.columns_of(description)
-    for layer in layers:
-        for part in layer:
-            for column, array in part.columns.items():
-                columns.setdefault(column, (array.dtype, None))
-    row_bytes = 8 + sum(np.dtype(dtype).itemsize * (width or 1) for dtype, width in columns.values())
+    columns = columns_in(layers, description)
+    most_rows = -(-PART_BYTES // row_bytes(columns))
     entries: List[Dict[str, Any]] = []
     has_waiting = any(os.path.exists(path) for path in _paths(layers, WAITING_FILES[0][0]))
     pieces = merged_ahead(layers, description)
     piece = next(pieces, None)
     while piece is not None or has_waiting and not entries:
-        part_path = os.path.join(path, table_files.part_directory(len(entries)))
+        part_path = os.path.join(path, str(len(entries)))
         with PartWriter(part_path, columns) as writer:
-            while piece is not None and writer.rows * row_bytes < PART_BYTES:
+            while piece is not None and writer.rows < most_rows:
                 writer.append(*piece)
                 progress(name, len(piece[0]))
                 piece = next(pieces, None)

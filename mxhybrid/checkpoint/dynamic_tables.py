@@ -10,7 +10,6 @@ import time
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-import mxnet as mx
 import numpy as np
 
 from ..base import json_text
@@ -19,23 +18,21 @@ from ..base.log import get_logger, speaks_for_all
 from ..kvstore.table_parameter import TableParameter
 from ..kvstore.trainer_tables import tables_split_off
 from ..native import trainers
-from ..native.optimizer_state import counts_of, maker_of, rates_of, state_arrays
+from ..native.optimizer_state import counts_of, maker_of, rates_of, state_shapes, state_widths
 from ..native.optimizers import name_of
 from ..row_store.row_files import MORE_SLOTS, WAITING_FILES, Marks, remove_parts, widened
 from ..row_store.row_store import FirstValues
-from . import files, npy_files, table_files
+from . import files, npy_files
 from .collect import PIECE_BYTES as _PIECE_BYTES, Item
 from .layers import merged
 from .reader import MANIFEST, Reader, remaining_bases
-from .table_files import Part, TableDescription
+from .table_files import Part, TableDescription, table_directory
 from .workers import assign_rows
 
 logger = get_logger(__name__)
 
 #: Attribute of a Trainer: its last save, on which a delta can build.
 _LAST_SAVE = '_mxhybrid_last_save'
-
-
 #: Seconds between two looks for the results of the owners of rows.
 _POLL_S = 0.05
 #: Files of a checkpoint and its bases from which on the next one is whole: a reader maps all of them, and Linux allows
@@ -115,7 +112,7 @@ class TableSave:
             logger.info('checkpoint.save: %s: this checkpoint has all rows of dynamic tables', self._why_whole)
         blind_hosts: Set[str] = set()
         for number, item in enumerate(self._tables):
-            self._paths[item.name] = writer.make_table_directory(number)
+            self._paths[item.name] = writer.make_directory(table_directory(number))
         self._marks = marks
         with writer.token() as token:
             has_copies = not wait and self._write_copies(writer, token)
@@ -139,7 +136,7 @@ class TableSave:
         items = [item for item in self._tables if item.param.table.is_in_memory]
         if not items:
             return False
-        results = writer.make_results_directory()
+        results = writer.make_directory('results')  # in which owners of rows report the files that they have written
         awaited = items[0].param.table.save_copies(
             [item.param.table for item in items], [self._paths[item.name] for item in items],
             [self._marks.get(item.name) for item in items], token, results)
@@ -212,10 +209,9 @@ class TableSave:
         param, widths = item.param, []
         slots = sum(name.startswith('state') for name in parts[0]['files'])
         for slot in range(slots):
-            file = os.path.join(self._paths[item.name], table_files.part_directory(0), 'state%d.npy' % slot)
-            widths.append(int(npy_files.mapped(file).shape[1]))
+            widths.append(npy_files.mapped(os.path.join(self._paths[item.name], '0', 'state%d.npy' % slot)).shape[1])
         return TableDescription(param.width, np.dtype(param.dtype).name, param.rows,
-                                dict(param.first_values._asdict()), dict(param.options),
+                                param.first_values._asdict(), dict(param.options),
                                 self._updates[item.name], widths,
                                 max(result['clock'] for result in self._results[item.name].values()))
 
@@ -235,7 +231,7 @@ def stored_tables(checkpoint: Reader) -> Dict[str, Any]:
     stored = {}
     for name, entry in checkpoint.tables.items():
         layers = checkpoint.layers(name, bases)
-        stored[name] = {'description': TableDescription.from_json(entry).as_json(),
+        stored[name] = {'description': TableDescription.from_json(entry)._asdict(),
                         'parts': [part.path for layer in reversed(layers) for part in layer]}
     return stored
 
@@ -259,7 +255,7 @@ def misfit_of_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any]) -
                    'first step, or give mx.random.seed the seed of the saved training' \
                    % (item.name, param.first_values, first_values)
         if description.state_widths:
-            widths = _state_widths(_maker(trainer, item, description), item)
+            widths = state_widths(_maker(trainer, item, description), item.key, (1, param.width), param.dtype)
             if widths != description.state_widths:
                 return 'the state of optimizer %r for %s has widths %s in the checkpoint, but should have %s: give ' \
                        'momentum and similar options the values that they had when it was saved' \
@@ -273,17 +269,9 @@ def _in_words(value: Any) -> str:
     return 'any' if value is None else str(value)
 
 
-def _state_widths(optimizer: Any, item: Item) -> List[int]:
-    row = mx.nd.zeros((1, item.param.width), mx.cpu(), item.param.dtype)
-    state = optimizer.create_state_multi_precision(item.key, row)
-    return [int(np.prod(array.shape[1:])) for array in state_arrays(state)]
-
-
 def _maker(trainer: Any, item: Item, description: TableDescription) -> Any:
-    def shapes_by(optimizer: Any) -> List[Tuple[int, ...]]:
-        return [(1, width) for width in _state_widths(optimizer, item)]
-
-    return maker_of([(1, width) for width in description.state_widths], trainer.optimizer, shapes_by)
+    return maker_of([(1, width) for width in description.state_widths], trainer.optimizer,
+                    lambda optimizer: state_shapes(optimizer, item.key, (1, item.param.width), item.param.dtype))
 
 
 def take_first_values(tables: List[Item], stored: Dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ import fnmatch
 import importlib
 import json
 import os
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, ContextManager, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
@@ -24,9 +24,10 @@ from ..base.errors import CheckpointError, InputError, SettingError
 from ..base.files import sync_directory, write_atomically
 from ..row_store.row_files import widened
 from . import folder, layers, leftovers, table_files
+from .compaction import Progress
 from .read_only import DEFAULT_KEY, OpenCheckpoint, ReadOnlyArray, ReadOnlyTable, open_checkpoint
 from .reader import MANIFEST, safetensors, shard_file
-from .table_files import PartWriter
+from .table_files import Columns, PartWriter
 
 #: The number of the layout of an export.
 FORMAT = 1
@@ -34,12 +35,8 @@ DTYPES = ('float32', 'float16', 'int8')
 _WRITING = '.writing'
 _MAX_INT8, _SMALLEST = np.float32(127), np.float32(2.0 ** -119)
 
-#: Called with the name of a table and the number of its rows that were written since the last call.
-Progress = Callable[[str, int], None]
-Columns = Dict[str, Tuple[Any, Optional[int]]]
 
-
-class _Parquet:
+class _Parquet(ContextManager['_Parquet']):
     """Writes rows to a Parquet file, a row group at a time; a context manager like PartWriter."""
 
     def __init__(self, path: str, columns: Columns):
@@ -54,9 +51,6 @@ class _Parquet:
             os.path.join(path, 'table.parquet'), self._schema, compression='none', use_dictionary=False,
             write_statistics=['keys'])
 
-    def __enter__(self) -> '_Parquet':
-        return self
-
     def __exit__(self, *exception: Any) -> None:
         self._writer.close()
 
@@ -70,15 +64,12 @@ class _Parquet:
         self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema))
 
 
-class _Tensors:
+class _Tensors(ContextManager['_Tensors']):
     """Writes rows to safetensors files, each with a range of keys; a context manager like PartWriter."""
 
     def __init__(self, path: str, columns: Columns):
         os.makedirs(path)
         self._path, self._files, self._save = path, 0, safetensors().numpy.save
-
-    def __enter__(self) -> '_Tensors':
-        return self
 
     def __exit__(self, *exception: Any) -> None:
         pass
@@ -172,12 +163,7 @@ def _written_aside(output: str) -> Iterator[str]:
     """Yield a new directory that gets its name at the end, if there was no error."""
     aside = output + _WRITING
     if os.path.lexists(aside):
-        handle = folder.open_at_once(aside)
-        try:
-            is_in_use = folder.is_read_by_others(handle)
-        finally:
-            os.close(handle)
-        if is_in_use:
+        if folder.is_in_use(aside):
             raise InputError('export: another process writes %s: wait for its end, or give another directory' % aside)
         leftovers.delete(aside)
     os.mkdir(aside)

@@ -20,13 +20,13 @@ removed.  The temporary names are ``.writing`` and ``.removing``, with a number 
 removes such directories.  A file that cannot be removed is left, with a warning, and does not prevent a save.
 """
 import json
+import math
 import os
 import re
 import shutil
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from types import TracebackType
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Type
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -36,15 +36,7 @@ from ..base.files import sync_directory
 from ..base.log import get_logger
 from . import folder, leftovers, manifest, table_files
 from .folder import names
-from .reader import (
-    FORMAT,
-    MANIFEST,
-    MAXMANIFEST_BYTES,
-    Reader,
-    safetensors,
-    shard_file,
-    shard_key,
-)
+from .reader import FORMAT, MANIFEST, MAX_MANIFEST_BYTES, Reader, safetensors, shard_file, shard_key
 
 logger = get_logger(__name__)
 
@@ -86,26 +78,15 @@ class Writer:
         for name in filter(_ASIDE.fullmatch, os.listdir(self._directory)):
             path = os.path.join(self._directory, name)
             with leftovers.tried(path):
-                if not self._is_in_use(path):
+                # A compaction, or a save in the background, may write a checkpoint there.
+                if os.path.islink(path) or not os.path.isdir(path) or not folder.is_in_use(path):
                     leftovers.delete(path)
         self._aside = leftovers.free_name(self._directory, self._aside_name)
         os.mkdir(self._aside)
         self._locks.enter_context(folder.shared(self._aside))
         return self
 
-    @staticmethod
-    def _is_in_use(path: str) -> bool:
-        """Return whether a compaction, or a save in the background, writes a checkpoint there."""
-        if os.path.islink(path) or not os.path.isdir(path):
-            return False
-        handle = folder.open_at_once(path)
-        try:
-            return folder.is_read_by_others(handle)
-        finally:
-            os.close(handle)
-
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 traceback: Optional[TracebackType]) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self._pending = []
         self._locks.close()
         if self._aside:
@@ -129,19 +110,13 @@ class Writer:
                 self._pending.append((shard_key(name, position), elements))
                 self._pending_bytes += elements.nbytes
                 position += len(elements)
-        size = manifest.size(shape)
+        size = math.prod(shape)
         if position != size:
             raise CheckpointError('%s has %d elements, not the %d of its shape %s' % (name, position, size, shape))
 
-    def make_table_directory(self, number: int) -> str:
-        """Make the directory below which the parts of the next dynamic table are written, numbered in this order."""
-        path = os.path.join(self._aside, table_files.table_directory(number))
-        os.mkdir(path)
-        return path
-
-    def make_results_directory(self) -> str:
-        """Make a directory, to be removed, in which owners of rows report the files that they have written."""
-        path = os.path.join(self._aside, 'results')
+    def make_directory(self, name: str) -> str:
+        """Make a directory in the checkpoint, such as that of the next dynamic table, and return its path."""
+        path = os.path.join(self._aside, name)
         os.mkdir(path)
         return path
 
@@ -161,7 +136,7 @@ class Writer:
                   parts: List[Dict[str, Any]]) -> None:
         """Add a dynamic table of which the parts have these entries; their files are written and on the disk."""
         directory = table_files.table_directory(len(self._tables))
-        self._tables[name] = dict(description.as_json(), directory=directory, delta=delta, parts=parts)
+        self._tables[name] = dict(description._asdict(), directory=directory, delta=delta, parts=parts)
         sync_directory(os.path.join(self._aside, directory))
 
     def _flush(self) -> None:
@@ -188,7 +163,14 @@ class Writer:
         name = '%08d-step-%d' % (folder.number_of(others[0]) + 1 if others else 1, step)
         path = self._publish(name)
         self.identity = {'name': name, 'blake2b': digest}
-        self._remove_old(others[keep - 1:], [name] + others[:keep - 1])
+        old = others[keep - 1:]
+
+        def may_need(reader: Reader) -> List[str]:
+            # A manifest names the oldest base of its checkpoint.  All its bases have numbers from that one to its own.
+            numbers = range(folder.number_of(reader.oldest_base()), folder.number_of(os.path.basename(reader.path)))
+            return [other for other in old if folder.number_of(other) in numbers]
+
+        self.remove_unneeded(old, [name] + others[:keep - 1], may_need)
         return path
 
     def commit_in_place_of(self, source: Reader, content: Dict[str, Any]) -> str:
@@ -206,9 +188,9 @@ class Writer:
         content = manifest.plain(content, 'the content of a checkpoint')
         digest = manifest.digest(manifest.canonical(content))
         text = json.dumps({'blake2b': digest, 'content': content}, indent=1).encode()
-        if len(text) > MAXMANIFEST_BYTES:
+        if len(text) > MAX_MANIFEST_BYTES:
             raise CheckpointError('the manifest would have %d bytes, but at most %d are read: put less into extra'
-                                  % (len(text), MAXMANIFEST_BYTES))
+                                  % (len(text), MAX_MANIFEST_BYTES))
         _write(os.path.join(self._aside, MANIFEST), text)
         sync_directory(self._aside)
         return digest
@@ -225,35 +207,17 @@ class Writer:
         self._aside = ''
         return path
 
-    def _remove_old(self, old: List[str], remaining: List[str]) -> None:
-        """Remove `old` checkpoints, from new to old, except those that the `remaining` ones may build on.
-
-        A manifest names the oldest base of its checkpoint.  All its bases have numbers from that one to its own.
-        """
-        spans: List[range] = []
-
-        def keep_bases(name: str) -> None:
-            with suppress(CheckpointError):  # a damaged checkpoint needs no other one
-                oldest = Reader(os.path.join(self._directory, name)).oldest_base()
-                spans.append(range(folder.number_of(oldest), folder.number_of(name)))
-
-        for name in remaining if old else []:
-            keep_bases(name)
-        for name in old:
-            if not any(folder.number_of(name) in span for span in spans) and not self._remove(name):
-                keep_bases(name)
-
-    def remove_unneeded(self, old: List[str], remaining: List[str]) -> None:
+    def remove_unneeded(self, old: List[str], remaining: List[str], bases_of: Callable[[Reader], Iterable[str]]
+                        ) -> None:
         """Remove `old` checkpoints, from new to old, except those that the `remaining` ones build on.
 
-        The manifests of the `remaining` ones are all read.
+        `bases_of` returns the names of the bases of a checkpoint.
         """
         needed: Set[str] = set()
 
         def keep_bases(name: str) -> None:
             with suppress(CheckpointError):  # a damaged checkpoint needs no other one
-                bases = Reader(os.path.join(self._directory, name)).bases()
-                needed.update(os.path.basename(base.path) for base in bases)
+                needed.update(bases_of(Reader(os.path.join(self._directory, name))))
 
         for name in remaining if old else []:
             keep_bases(name)

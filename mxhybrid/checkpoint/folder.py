@@ -96,6 +96,15 @@ def open_at_once(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
+def is_in_use(path: str) -> bool:
+    """Return whether another process reads or writes a checkpoint in a directory, see :func:`shared`."""
+    handle = open_at_once(path)
+    try:
+        return is_read_by_others(handle)
+    finally:
+        os.close(handle)
+
+
 def is_read_by_others(handle: int) -> bool:
     """Return whether another process reads a checkpoint, see :func:`kept`."""
     try:

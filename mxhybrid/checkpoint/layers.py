@@ -6,7 +6,7 @@ import numpy as np
 
 from ..row_store.row_files import widened
 from . import npy_files
-from .table_files import Part, TableDescription, columns_of
+from .table_files import Columns, Part, TableDescription, columns_of
 
 #: Rows that are merged at a time, over all parts, and their bytes, unless that is less than a row of each part.
 MERGED_ROWS, MERGED_BYTES = 1 << 18, 8 << 20
@@ -62,11 +62,9 @@ def removed_keys(layers: Layers) -> Iterator[np.ndarray]:
             for start in range(0, len(part.removed), MERGED_ROWS):
                 keys = part.removed[start:start + MERGED_ROWS]
                 is_newer = np.zeros(len(keys), bool)
-                for other in [other for newer in layers[:number] for other in newer]:
-                    is_newer[_search(other.keys, keys)[0]] = True
-                    is_newer[_search(other.removed, keys)[0]] = True
-                for other in layer:
-                    is_newer[_search(other.keys, keys)[0]] = True
+                newer = [other for newer_layer in layers[:number] for other in newer_layer]
+                for stored in [other.keys for other in [*newer, *layer]] + [other.removed for other in newer]:
+                    is_newer[_search(stored, keys)[0]] = True
                 yield keys[~is_newer]
 
 
@@ -79,6 +77,20 @@ def _search(stored: np.ndarray, keys: np.ndarray) -> Tuple[np.ndarray, np.ndarra
     rows = np.searchsorted(stored, keys[begin:end])
     places = np.flatnonzero(stored[rows] == keys[begin:end])
     return places + begin, rows[places]
+
+
+def columns_in(layers: Layers, description: TableDescription) -> Columns:
+    """Return dtype and width of the columns that a table has in any layer."""
+    columns = columns_of(description)
+    for part in (part for layer in layers for part in layer):
+        for name, array in part.columns.items():
+            columns.setdefault(name, (array.dtype, None))
+    return columns
+
+
+def row_bytes(columns: Columns) -> int:
+    """Return the bytes of a row and its key."""
+    return 8 + sum(np.dtype(dtype).itemsize * (width or 1) for dtype, width in columns.values())
 
 
 def merged_ahead(layers: Layers, description: TableDescription, column_names: Optional[Container[str]] = None
@@ -108,12 +120,8 @@ def merged(layers: Layers, description: TableDescription, column_names: Optional
     for layer in layers:
         sources += [_MergedKeys(part.keys, chosen(part.columns), False) for part in layer]
         sources += [_MergedKeys(part.removed, {}, True) for part in layer]
-    types = chosen(columns_of(description))
-    for source in sources:
-        for name, column in source.columns.items():
-            types.setdefault(name, (column.dtype, None))
-    row_bytes = 8 + sum(np.dtype(dtype).itemsize * (width or 1) for dtype, width in types.values())
-    most_rows = min(MERGED_ROWS, MERGED_BYTES // row_bytes)
+    types = chosen(columns_in(layers, description))
+    most_rows = min(MERGED_ROWS, MERGED_BYTES // row_bytes(types))
     while True:
         sources = [source for source in sources if source.position < len(source.keys)]
         if not sources:

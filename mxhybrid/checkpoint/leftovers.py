@@ -33,12 +33,8 @@ def tried(path: str) -> Iterator[None]:
 def free_name(directory: str, name: str) -> str:
     """Return the first path of ``name``, ``name-1``, ``name-2`` … in a directory that nothing has, not even a link.
     """
-    path = os.path.join(directory, name)
-    for number in itertools.count(1):
-        if not os.path.lexists(path):
-            break
-        path = os.path.join(directory, '%s-%d' % (name, number))
-    return path
+    paths = (os.path.join(directory, '%s-%d' % (name, number) if number else name) for number in itertools.count())
+    return next(path for path in paths if not os.path.lexists(path))
 
 
 def delete(path: str) -> None:

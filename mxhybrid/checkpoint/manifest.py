@@ -1,7 +1,8 @@
 """The manifest of a checkpoint: JSON, which is checked before it is used."""
 import hashlib
 import json
-from typing import Any, Dict, Iterable
+import math
+from typing import Any, Dict
 
 from ..base import json_text
 from ..base.errors import InputError
@@ -46,15 +47,8 @@ def _bounded_int(digits: str) -> int:
     return int(digits)
 
 
-def size(shape: Iterable[int]) -> int:
-    """Return the number of elements of an array."""
-    product = 1
-    for length in shape:
-        product *= length
-    return product
-
-
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
+    """Return whether a JSON value is an integer of at least 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -68,7 +62,7 @@ def flaw(content: Dict[str, Any]) -> str:
     if base is not None and not (isinstance(oldest_base, str) and folder.NAME.fullmatch(oldest_base)):
         return 'has a wrong entry for its oldest base'
     step, shards, arrays = content.get('step'), content.get('shards'), content.get('arrays')
-    if not _is_count(step):
+    if not is_count(step):
         return 'has no step'
     if not isinstance(content.get('saved_at', 0), (int, float)):
         return 'has a wrong time'
@@ -79,14 +73,14 @@ def flaw(content: Dict[str, Any]) -> str:
             return 'has a wrong entry for shard %d' % number
     for name, entry in arrays.items():
         if not (isinstance(entry, dict) and entry.get('dtype') in DTYPES and isinstance(entry.get('shape'), list)
-                and all(map(_is_count, entry['shape'])) and isinstance(entry.get('pieces'), list)):
+                and all(map(is_count, entry['shape'])) and isinstance(entry.get('pieces'), list)):
             return 'has a wrong entry for %r' % name
         position = 0
         for piece in entry['pieces']:
-            if not (isinstance(piece, list) and len(piece) == 3 and all(map(_is_count, piece))
+            if not (isinstance(piece, list) and len(piece) == 3 and all(map(is_count, piece))
                     and piece[0] < len(shards) and piece[1] == position < piece[2]):
                 return 'has a wrong piece of %r' % name
             position = piece[2]
-        if position != size(entry['shape']):
+        if position != math.prod(entry['shape']):
             return 'has pieces of %r that do not make its shape' % name
     return ''

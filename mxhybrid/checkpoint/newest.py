@@ -1,11 +1,7 @@
-"""The newest whole checkpoint of a directory: the search for it, the locks that keep it, and its reader, in one object.
-"""
+"""The newest whole checkpoint of a directory: the search for it, and the locks that keep it."""
 import contextlib
 import os
-from types import TracebackType
-from typing import Any, Dict, Optional, Sequence, Type
-
-import numpy as np
+from typing import Any, ContextManager, Optional, Sequence
 
 from ..base.errors import CheckpointError
 from ..base.log import get_logger
@@ -25,8 +21,6 @@ def newest(directory: str, among: Optional[Sequence[str]] = None) -> Optional[Re
         try:
             reader = Reader(os.path.join(directory, name))
             reader.verify()
-            for base in reader.bases():
-                base.verify_tables()
             return reader
         except Damaged as problem:
             problems.append(str(problem))
@@ -37,7 +31,7 @@ def newest(directory: str, among: Optional[Sequence[str]] = None) -> Optional[Re
     return None
 
 
-class NewestCheckpoint:
+class NewestCheckpoint(ContextManager['NewestCheckpoint']):
     """The newest whole checkpoint of a directory, which no writer removes until the object is closed.
 
     A context manager.  Nothing is opened before :meth:`find`.
@@ -48,11 +42,7 @@ class NewestCheckpoint:
         self._locks = contextlib.ExitStack()
         self._reader: Optional[Reader] = None
 
-    def __enter__(self) -> 'NewestCheckpoint':
-        return self
-
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 traceback: Optional[TracebackType]) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self._locks.close()
 
     def find(self) -> bool:
@@ -69,20 +59,3 @@ class NewestCheckpoint:
         """The reader of the checkpoint."""
         assert self._reader is not None
         return self._reader
-
-    @property
-    def path(self) -> str:
-        """The directory of the checkpoint."""
-        assert self._reader is not None
-        return self._reader.path
-
-    @property
-    def content(self) -> Dict[str, Any]:
-        """The content of the manifest."""
-        assert self._reader is not None
-        return self._reader.content
-
-    def read(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Return elements ``start:stop`` of an array, in C order, flat."""
-        assert self._reader is not None
-        return self._reader.read(name, start, stop)

@@ -1,12 +1,12 @@
 """Files in NumPy's .npy format, version 1.0: written in pieces, mapped when they are read."""
 import ast
 import ctypes
+import math
 import mmap
 import os
 import struct
 import weakref
-from types import TracebackType
-from typing import Any, Dict, Optional, Tuple, Type
+from typing import Any, ContextManager, Dict, Optional, Tuple
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def header(dtype: np.dtype, shape: Tuple[int, ...]) -> bytes:
     return (_MAGIC + struct.pack('<H', _HEADER_BYTES - 10) + text).ljust(_HEADER_BYTES - 1) + b'\n'
 
 
-class ArrayWriter:
+class ArrayWriter(ContextManager['ArrayWriter']):
     """Writes an array whose number of rows is known only at the end; a context manager.
 
     `width` is the number of elements of a row, None for an array of one dimension.
@@ -45,11 +45,7 @@ class ArrayWriter:
         self._file = open(path, 'xb')
         self._file.write(header(self._dtype, self._shape()))
 
-    def __enter__(self) -> 'ArrayWriter':
-        return self
-
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 traceback: Optional[TracebackType]) -> None:
+    def __exit__(self, kind: Any, *exception: Any) -> None:
         with self._file:
             if kind is None:
                 self._file.seek(0)
@@ -92,9 +88,7 @@ def mapped(path: str) -> np.ndarray:
     if dtype.hasobject or not isinstance(shape, tuple) or not all(isinstance(size, int) and size >= 0
                                                                   for size in shape):
         raise FormatError('does not hold an array of numbers: dtype %s, shape %s' % (dtype, shape))
-    elements = 1
-    for size in shape:
-        elements *= size
+    elements = math.prod(shape)
     if os.path.getsize(path) < offset + elements * dtype.itemsize:
         raise FormatError('has %d bytes, too few for %s elements of %s' % (os.path.getsize(path), shape, dtype))
     if not elements:  # an empty file cannot be mapped

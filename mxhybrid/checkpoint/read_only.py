@@ -1,16 +1,16 @@
 """Opens a checkpoint to read its tables, for evaluation and serving: mapped, and without MXNet."""
 import contextlib
+import math
 import os
 import time
-from types import TracebackType
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Type, Union
+from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
 from ..base.errors import CheckpointError, InputError
 from ..base.log import get_logger
 from ..row_store.row_files import narrowed, widened
-from . import folder, layers, manifest, tensor_files
+from . import folder, layers, tensor_files
 from .npy_files import FormatError
 from .philox import fill_first_values
 from .reader import Damaged, Reader, shard_file, shard_key
@@ -62,10 +62,12 @@ class ReadOnlyTable:
         keys = _integers(self.name, keys, self.description.rows)
         ordered, order, found_rows, has_row = self._find(keys)
         if not has_row.all():
-            first = np.empty((len(keys.reshape(-1)) - int(has_row.sum()), self.width), self.dtype)
-            fill_first_values(self.description.first_values, self._as_read(ordered[~has_row]), first)
-            kept = narrowed(first, self.description.kept_dtype)
-            found_rows[~has_row] = widened(kept, self.dtype)
+            without_row = ordered[~has_row]
+            if self.description.options.get('admit', 1) > 1:
+                without_row[:] = DEFAULT_KEY
+            first = np.empty((len(without_row), self.width), self.dtype)
+            fill_first_values(self.description.first_values, without_row, first)
+            found_rows[~has_row] = widened(narrowed(first, self.description.kept_dtype), self.dtype)
         result = np.empty_like(found_rows)
         result[order] = found_rows
         return result.reshape(keys.shape + (self.width,))
@@ -76,10 +78,6 @@ class ReadOnlyTable:
         order = np.argsort(flat)
         ordered, found_rows = flat[order], np.empty((len(flat), self.width), self.dtype)
         return ordered, order, found_rows, layers.find_rows(self.layers, ordered, 'rows', found_rows)
-
-    def _as_read(self, keys: np.ndarray) -> np.ndarray:
-        """Return the keys whose first values keys without a row have: in a table that admits keys, the default key."""
-        return np.full_like(keys, DEFAULT_KEY) if self.description.options.get('admit', 1) > 1 else keys
 
     def contains(self, keys: Any) -> np.ndarray:
         """Return a mask of the keys that have a row in the checkpoint."""
@@ -135,7 +133,7 @@ class ReadOnlyArray:
     def rows(self, ids: Any) -> np.ndarray:
         """Return rows by their numbers, integers of any shape: an array of shape ``ids.shape + shape[1:]``."""
         ids = _integers(self.name, ids, self.shape[0] if self.shape else 0)
-        width = int(np.prod(self.shape[1:]))
+        width = math.prod(self.shape[1:])
         elements = (ids.reshape(-1, 1) * width + np.arange(width)).reshape(-1)
         result = np.empty(len(elements), self.dtype)
         numbers = np.searchsorted(self._starts, elements, 'right') - 1
@@ -155,11 +153,11 @@ class ReadOnlyArray:
 
     def numpy(self) -> np.ndarray:
         """Return the whole array."""
-        return self._elements(0, manifest.size(self.shape)).reshape(self.shape)
+        return self._elements(0, math.prod(self.shape)).reshape(self.shape)
 
     def pieces(self) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
         """Yield the numbers of all rows and the rows, with one dimension each, in pieces."""
-        rows, width = (self.shape or (1,))[0], manifest.size(self.shape[1:])
+        rows, width = (self.shape or (1,))[0], math.prod(self.shape[1:])
         step = max(1, layers.MERGED_BYTES // max(1, width * self.dtype.itemsize))
         for start in range(0, rows, step):
             stop = min(start + step, rows)
@@ -180,7 +178,7 @@ def _integers(name: str, values: Any, rows: Optional[int]) -> np.ndarray:
     return keys
 
 
-class OpenCheckpoint(Mapping[str, Union[ReadOnlyTable, ReadOnlyArray]]):
+class OpenCheckpoint(Mapping[str, Union[ReadOnlyTable, ReadOnlyArray]], ContextManager['OpenCheckpoint']):
     """The tables and arrays of a checkpoint by name, read-only.  A context manager; :meth:`close` ends it.
 
     A name is that of a parameter in the net, such as ``'users.weight'``; ``'users'`` is the same.
@@ -228,11 +226,7 @@ class OpenCheckpoint(Mapping[str, Union[ReadOnlyTable, ReadOnlyArray]]):
         """Let writers remove the checkpoint when it is old."""
         self._locks.close()
 
-    def __enter__(self) -> 'OpenCheckpoint':
-        return self
-
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 traceback: Optional[TracebackType]) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self.close()
 
 
@@ -284,8 +278,6 @@ def open_checkpoint(directory: Any, *, verify: bool = False) -> OpenCheckpoint:
                 bases = reader.bases()
                 if verify:
                     reader.verify()
-                    for base in bases:
-                        base.verify_tables()
                 return OpenCheckpoint(reader, bases, locks)
             except Damaged as problem:
                 locks.close()

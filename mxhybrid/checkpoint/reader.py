@@ -16,7 +16,7 @@ from .npy_files import FormatError
 #: The number of the layout of a checkpoint; a reader refuses all others.
 FORMAT = 3
 #: Largest size of a manifest, in bytes, that a reader accepts.
-MAXMANIFEST_BYTES = 256 << 20
+MAX_MANIFEST_BYTES = 256 << 20
 MANIFEST = 'manifest.json'
 #: Errors of a damaged disk or an interrupted copy.  Other errors, such as a lack of permission, end the load.
 _DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.ENXIO, errno.EINVAL)
@@ -46,7 +46,7 @@ class Reader:
     def __init__(self, path: str):
         self.path = path
         self._last: Tuple[int, Dict[str, np.ndarray]] = (-1, {})
-        data = self._read(MANIFEST, MAXMANIFEST_BYTES)
+        data = self._read(MANIFEST, MAX_MANIFEST_BYTES)
         try:
             outer = manifest.read_json(data)
         except ValueError as error:
@@ -75,9 +75,8 @@ class Reader:
 
     def _read(self, file: str, limit: int) -> bytes:
         path = os.path.join(self.path, file)
-        try:
-            # Opening a pipe must not wait for a writer.
-            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with _damage(path):
+            handle = folder.open_at_once(path)
             with os.fdopen(handle, 'rb') as stream:
                 status = os.fstat(handle)
                 if not stat.S_ISREG(status.st_mode):
@@ -85,13 +84,12 @@ class Reader:
                 if status.st_size > limit:
                     raise self._damaged(file, 'has %d bytes, more than %d' % (status.st_size, limit))
                 return stream.read(limit + 1)
-        except OSError as error:
-            if error.errno in _DAMAGE:
-                raise self._damaged(file, 'cannot be read: %s' % os.strerror(error.errno or 0)) from error
-            raise CheckpointError('cannot read %s: %s' % (path, error)) from error
 
     def verify(self) -> None:
-        """Read all shards once and compare the digests; Damaged, with the name of the file, if they differ."""
+        """Read all shards, and the tables of the bases, too, and compare the digests.
+
+        Damaged, with the name of the file, if they differ or a base is missing.
+        """
         pieces: List[List[Tuple[str, str, int]]] = [[] for _ in self.content['shards']]
         for name, entry in self.content['arrays'].items():
             for shard, start, stop in entry['pieces']:
@@ -101,12 +99,9 @@ class Reader:
             for key, dtype, count in shard_pieces:
                 if key not in tensors or tensors[key].dtype.name != dtype or tensors[key].shape != (count,):
                     raise self._damaged(shard_file(number), 'lacks the %d elements of %s' % (count, key))
-        self.verify_tables()
-
-    def verify_tables(self) -> None:
-        """Read the files of all dynamic tables once and compare the digests; Damaged if they differ."""
-        with _table_damage():
-            table_files.verify(self.path, self.tables)
+        for reader in [self] + self.bases():
+            with _damage():
+                table_files.verify(reader.path, reader.tables)
 
     def bases(self) -> List['Reader']:
         """Return the checkpoints that a delta builds on, from new to old; none if this one is whole.
@@ -126,10 +121,7 @@ class Reader:
 
     def oldest_base(self) -> str:
         """Return the name of the whole checkpoint with which the bases of this one begin, its own if it is whole."""
-        if not self.content.get('base'):
-            return os.path.basename(self.path)
-        oldest: str = self.content['oldest_base']
-        return oldest
+        return str(self.content['oldest_base'] if self.content.get('base') else os.path.basename(self.path))
 
     def layers(self, name: str, bases: List['Reader']) -> List[List[table_files.Part]]:
         """Return the parts of a dynamic table in this checkpoint and in its `bases`, from new to old.
@@ -142,7 +134,7 @@ class Reader:
             if entry is None:
                 raise reader._damaged(MANIFEST, 'lacks the table %s, of which %s is a delta' % (name, self.path))
             description = table_files.TableDescription.from_json(entry)
-            with _table_damage():
+            with _damage():
                 layers.append([table_files.Part(path, part, description)
                                for path, part in table_files.parts_of(reader.path, entry)])
             if not entry['delta']:
@@ -222,16 +214,17 @@ def find(directory: str, identity: Dict[str, str]) -> Reader:
 
 
 @contextmanager
-def _table_damage() -> Iterator[None]:
-    """Surround reads of files of dynamic tables: errors become Damaged or CheckpointError, which name the file."""
+def _damage(path: str = '') -> Iterator[None]:
+    """Surround reads: errors become Damaged or CheckpointError, which name `path`, or the file that the error has."""
     try:
         yield
     except FormatError as error:
         raise Damaged(str(error)) from error
     except OSError as error:
+        file = path or error.filename
         if error.errno in _DAMAGE:
-            raise Damaged('%s cannot be read: %s' % (error.filename, os.strerror(error.errno or 0))) from error
-        raise CheckpointError('cannot read %s: %s' % (error.filename, error)) from error
+            raise Damaged('%s cannot be read: %s' % (file, os.strerror(error.errno or 0))) from error
+        raise CheckpointError('cannot read %s: %s' % (file, error)) from error
 
 
 def shard_file(number: int) -> str:

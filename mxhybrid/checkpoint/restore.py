@@ -15,17 +15,11 @@ from ..kvstore.trainer_step import hooks_of
 from ..kvstore.weight_shards import shard_of
 from ..native import trainers
 from ..native.arrays import allocate_rows, host_view
-from ..native.optimizer_state import (
-    drop_state,
-    maker_of,
-    put_state,
-    set_counts,
-    state_arrays,
-)
+from ..native.optimizer_state import drop_state, maker_of, put_state, set_counts, state_arrays
 from ..native.optimizers import name_of
 from . import collect
 from .collect import Item, is_scalar, row_width, table_route
-from .split_weights import WholeArray, put_states, put_weight
+from .split_weights import WholeArray, misfit_of_state, put_states, put_weight
 from .workers import start_training
 
 logger = get_logger(__name__)
@@ -141,7 +135,7 @@ def put(trainer: Any, items: List[Item], tables: List[Item], described: Dict[str
         trainer_hooks.release_arrays()
     for item in items:
         if shard_of(item.param) is None:
-            _put_weight(item, stored, source, workers.broadcast, workers.together)
+            _put_weight(item, stored, source, workers)
         else:
             shape = tuple(stored[item.name + '/weight']['shape'])
             put_weight(item, shape, _adjacent(source, item.name + '/weight', shape, item.param.dtype))
@@ -181,20 +175,19 @@ def _adjacent(source: Source, name: str, shape: Tuple[int, ...], dtype: Any) -> 
         (last - first,) + tuple(shape[1:]))
 
 
-def _put_weight(item: Item, stored: Dict[str, Any], source: Source, broadcast: Callable[[Any, str], None],
-                together: bool) -> None:
+def _put_weight(item: Item, stored: Dict[str, Any], source: Source, workers: Any) -> None:
     """Set a weight before the store is made; tables of several workers are filled later."""
     param, name = item.param, item.name + '/weight'
     shape, dtype = tuple(stored[name]['shape']), np.dtype(param.dtype)
     if not trainers.is_row_sparse(param) or item.key is None:
         array = mx.nd.zeros(shape, dtype=dtype, ctx=mx.cpu())
         source.fill(host_view(array), name)
-        broadcast(array, 'checkpoint.weight')
+        workers.broadcast(array, 'checkpoint.weight')
         if trainers.is_row_sparse(param):
             array = array.tostype('row_sparse')
         elif mx.util.is_np_array():
             array = array.as_np_ndarray()
-    elif together:
+    elif workers.together:
         param.shape = shape
         trainers.initialise_now(param)
         return
@@ -249,48 +242,44 @@ def _stored_shapes(names: List[str], stored: Dict[str, Any]) -> List[Tuple[int, 
     return [tuple(stored[name]['shape']) for name in names]
 
 
-def _check_shapes(item: Item, optimizer: Any, shapes: List[Tuple[int, ...]], names: List[str],
-                  stored: Dict[str, Any]) -> None:
-    stored_shapes = _stored_shapes(names, stored)
+def _maker(item: Item, optimizer: Any, stored_shapes: List[Tuple[int, ...]],
+           shapes_by: Callable[[Any], List[Tuple[int, ...]]]) -> Any:
+    """Return the optimizer that makes state of the stored shapes, see `maker_of`; CheckpointError if none does."""
+    maker = maker_of(stored_shapes, optimizer, shapes_by)
+    shapes = shapes_by(maker)
     if shapes != stored_shapes:
-        raise CheckpointError('the state of optimizer %r for %s has shapes %s in the checkpoint, but should have %s: '
-                              'give momentum, centered and similar options the values that they had when it was saved'
-                              % (name_of(optimizer), item.name, stored_shapes, shapes))
+        raise CheckpointError(misfit_of_state(optimizer, item.name, stored_shapes, shapes))
+    return maker
 
 
 def _put_table(trainer: Any, item: Item, names: Optional[List[str]], stored: Dict[str, Any], source: Source) -> None:
     """Fill a table with rows and state (collective)."""
     route, optimizer = table_route(trainer, item), trainer.optimizer
     route.forget_optimizer()
-    rows, *rest = stored[item.name + '/weight']['shape']
-    table_width = int(np.prod(rest))
+    table_width = row_width(stored[item.name + '/weight']['shape'])
     route.write_weight(_rows(source, item.name + '/weight', table_width, table_width, route.dtype))
     if names is None:
         return
-    maker = maker_of(_stored_shapes(names, stored), optimizer, route.state_shapes)
-    shapes = route.state_shapes(maker)
-    _check_shapes(item, optimizer, shapes, names, stored)
+    shapes = _stored_shapes(names, stored)
+    maker = _maker(item, optimizer, shapes, route.state_shapes)
     route.write_state(maker, optimizer, [_rows(source, name, row_width(shape), table_width, route.dtype)
                                          for name, shape in zip(names, shapes)])
 
 
 def _rows(source: Source, name: str, width: int, table_width: int, dtype: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that reads adjacent rows of a stored array, padded to the width of its table."""
+    """Return a function that reads adjacent rows of a stored array by ids, padded to the width of its table."""
+    read = _adjacent(source, name, (0, width), dtype)
+
     def values(ids: np.ndarray) -> np.ndarray:
-        stored_rows = source.read(name, int(ids[0]) * width, (int(ids[-1]) + 1) * width, dtype)
-        stored_rows = stored_rows.reshape(len(ids), width)
-        if width == table_width:
-            return stored_rows
-        rows = np.zeros((len(ids), table_width), dtype)
-        rows[:, :width] = stored_rows
-        return rows
+        rows = read(int(ids[0]), int(ids[-1]) + 1)
+        return rows if width == table_width else np.pad(rows, ((0, 0), (0, table_width - width)))
     return values
 
 
 def _put_state(trainer: Any, item: Item, names: Optional[List[str]], stored: Dict[str, Any], source: Source,
                broadcast: Callable[[Any, str], None]) -> None:
     """Give every worker the state of a parameter that it updates itself (collective)."""
-    optimizer, updaters = trainer.optimizer, trainers.updaters_of(trainer)
+    updaters = trainers.updaters_of(trainer)
     for updater in updaters:
         drop_state(updater, item.key)
     if names is None:
@@ -301,9 +290,8 @@ def _put_state(trainer: Any, item: Item, names: Optional[List[str]], stored: Dic
     def shapes_by(maker: Any) -> List[Tuple[int, ...]]:
         return [tuple(array.shape) for array in state_arrays(maker.create_state_multi_precision(item.key, weights[0]))]
 
-    maker = maker_of(_stored_shapes(names, stored), optimizer, shapes_by)
+    maker = _maker(item, trainer.optimizer, _stored_shapes(names, stored), shapes_by)
     templates = [maker.create_state_multi_precision(item.key, weight) for _, weight in zip(updaters, weights)]
-    _check_shapes(item, optimizer, shapes_by(maker), names, stored)
     arrays: List[List[Any]] = [[] for _ in templates]
     for slot, (name, like) in enumerate(zip(names, state_arrays(templates[0]))):
         value, view = _empty_like(like)

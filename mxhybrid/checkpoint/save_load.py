@@ -197,20 +197,21 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
     workers = workers_of(trainer)
     directory = os.path.abspath(os.fspath(directory))
     checkpoint = NewestCheckpoint(directory)  # worker 0 alone looks for it and reads it
-    source = restore.Source(None if workers.rank else checkpoint.read)
+    source = restore.Source(None if workers.rank else lambda *piece: checkpoint.reader.read(*piece))
 
     def find() -> Any:
         if not checkpoint.find():
             return None
-        content = checkpoint.content
+        reader = checkpoint.reader
+        content = reader.content
         described = content.get('trainer')
         stored = {name: {'shape': entry['shape'], 'dtype': entry['dtype']} for name, entry in content['arrays'].items()}
-        found_tables = stored_tables(checkpoint.reader)
+        found_tables = stored_tables(reader)
         problem = (restore.misfit(trainer, items, tables, described, stored)
                    or misfit_of_tables(trainer, tables, found_tables))
         if problem:
-            raise CheckpointError('%s does not fit: %s' % (checkpoint.path, problem))
-        return [content['step'], content.get('extra'), checkpoint.path, described, stored, found_tables]
+            raise CheckpointError('%s does not fit: %s' % (reader.path, problem))
+        return [content['step'], content.get('extra'), reader.path, described, stored, found_tables]
 
     def end() -> None:
         if source.problem:

@@ -196,6 +196,12 @@ def _template(trainer: Any, item: Any, wholes: List[WholeArray]) -> Tuple[str, A
     shapes, types = whole_shapes(template), [np.dtype(array.dtype) for array in state_arrays(template)]
     if shapes == stored_shapes and types == [whole.dtype for whole in wholes]:
         return '', template
+    return misfit_of_state(optimizer, item.name, stored_shapes, shapes), None
+
+
+def misfit_of_state(optimizer: Any, name: str, stored_shapes: List[Tuple[int, ...]], shapes: List[Tuple[int, ...]]
+                    ) -> str:
+    """Return the error about stored state of other shapes than those that the optimizer makes."""
     return ('the state of optimizer %r for %s has shapes %s in the checkpoint, but should have %s: give momentum, '
             'centered and similar options the values that they had when it was saved'
-            % (name_of(optimizer), item.name, stored_shapes, shapes)), None
+            % (name_of(optimizer), name, stored_shapes, shapes))

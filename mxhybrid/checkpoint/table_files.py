@@ -20,7 +20,7 @@ key, see :mod:`mxhybrid.checkpoint.philox`.
 """
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from ..base.file_digest import FileDigest, is_record
 from ..base.files import sync_directory
 from ..row_store.row_files import ROW_DTYPES, WAITING_FILES, kept_dtype
 from . import npy_files
+from .manifest import is_count
 from .npy_files import ArrayWriter, FormatError
 
 #: Bytes that are read at a time to compute a digest.
@@ -38,6 +39,10 @@ _SEALED_FILES = 8
 _MAX_WIDTH = 1 << 24
 _KEYS, _ROWS, _REMOVED = 'keys', 'rows', 'removed'
 _KINDS = ('zero', 'constant', 'uniform', 'normal')
+
+
+#: Dtype and width of columns by name; width is None for one number a row.
+Columns = Dict[str, Tuple[Any, Optional[int]]]
 
 
 class TableDescription(NamedTuple):
@@ -64,10 +69,6 @@ class TableDescription(NamedTuple):
     def kept_dtype(self) -> np.dtype:
         """The type of the rows in files."""
         return kept_dtype(self.dtype, self.options.get('row_dtype', ''))
-
-    def as_json(self) -> Dict[str, Any]:
-        """Return the description as a JSON value."""
-        return dict(self._asdict())
 
     @classmethod
     def from_json(cls, value: Dict[str, Any]) -> 'TableDescription':
@@ -118,22 +119,15 @@ def _mapped(path: str, name: str, entry: Dict[str, Any], dtype: Any, shape: Tupl
     return array
 
 
-class PartWriter:
-    """Writes a part whose number of rows is known only at the end; a context manager.
+class PartWriter(ContextManager['PartWriter']):
+    """Writes a part whose number of rows is known only at the end; a context manager."""
 
-    `columns` has dtype and width of each column by name, as :func:`columns_of` gives it; width is None for one number
-    a row.
-    """
-
-    def __init__(self, path: str, columns: Dict[str, Tuple[Any, Optional[int]]]):
+    def __init__(self, path: str, columns: Columns):
         os.makedirs(path)
         self._keys = ArrayWriter(os.path.join(path, _KEYS + '.npy'), np.int64)
         self._columns = {name: ArrayWriter(os.path.join(path, name + '.npy'), dtype, width)
                          for name, (dtype, width) in columns.items()}
         self._path = path
-
-    def __enter__(self) -> 'PartWriter':
-        return self
 
     def __exit__(self, *exception: Any) -> None:
         for writer in [self._keys, *self._columns.values()]:
@@ -156,9 +150,9 @@ class PartWriter:
             writer.append(keys)
 
 
-def columns_of(description: TableDescription) -> Dict[str, Tuple[Any, Optional[int]]]:
+def columns_of(description: TableDescription) -> Columns:
     """Return dtype and width of the columns that every part of a table has."""
-    columns: Dict[str, Tuple[Any, Optional[int]]] = {_ROWS: (description.kept_dtype, description.width)}
+    columns: Columns = {_ROWS: (description.kept_dtype, description.width)}
     for slot, width in enumerate(description.state_widths):
         columns['state%d' % slot] = np.dtype(description.dtype), width
     return columns
@@ -167,11 +161,6 @@ def columns_of(description: TableDescription) -> Dict[str, Tuple[Any, Optional[i
 def table_directory(number: int) -> str:
     """Return the name of the directory of a table inside a checkpoint."""
     return 'table-%05d' % number
-
-
-def part_directory(number: int) -> str:
-    """Return the name of the directory of a part inside that of its table."""
-    return str(number)
 
 
 def seal(path: str) -> Dict[str, Any]:
@@ -214,7 +203,7 @@ def _record(path: str) -> Dict[str, Any]:
 def parts_of(path: str, entry: Dict[str, Any]) -> Iterator[Tuple[str, Dict[str, Any]]]:
     """Yield path and entry of each part of a table; `path` is the checkpoint's."""
     for number, part in enumerate(entry['parts']):
-        yield os.path.join(path, entry['directory'], part_directory(number)), part
+        yield os.path.join(path, entry['directory'], str(number)), part
 
 
 def verify(path: str, tables: Dict[str, Any]) -> None:
@@ -246,27 +235,23 @@ def flaw_of_tables(tables: Any) -> str:
     return ''
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
 _FIELDS: Dict[str, Callable[[Any], bool]] = {
-    'width': lambda value: _is_count(value) and 1 <= value <= _MAX_WIDTH,
+    'width': lambda value: is_count(value) and 1 <= value <= _MAX_WIDTH,
     'dtype': lambda value: value in ('float32', 'float64'),
-    'rows': lambda value: value is None or _is_count(value),
+    'rows': lambda value: value is None or is_count(value),
     'first_values': lambda value: isinstance(value, dict),
     'options': lambda value: isinstance(value, dict) and value.get('row_dtype', '') in ROW_DTYPES,
-    'updates': _is_count,
-    'clock': lambda value: _is_count(value) and value < 1 << 32,
-    'state_widths': lambda value: isinstance(value, list) and all(map(_is_count, value)),
+    'updates': is_count,
+    'clock': lambda value: is_count(value) and value < 1 << 32,
+    'state_widths': lambda value: isinstance(value, list) and all(map(is_count, value)),
     'directory': lambda value: isinstance(value, str),
     'delta': lambda value: isinstance(value, bool),
     'parts': lambda value: isinstance(value, list)}
 _FIRST_VALUES: Dict[str, Callable[[Any], bool]] = {
     'kind': lambda value: value in _KINDS,
     'value': lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
-    'seed': lambda value: _is_count(value) and value < 1 << 64}
-_PART: Dict[str, Callable[[Any], bool]] = {'rows': _is_count, 'removed': _is_count,
+    'seed': lambda value: is_count(value) and value < 1 << 64}
+_PART: Dict[str, Callable[[Any], bool]] = {'rows': is_count, 'removed': is_count,
                                            'files': lambda value: isinstance(value, dict)}
 
 

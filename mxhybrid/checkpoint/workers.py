@@ -1,6 +1,6 @@
 """The workers of a job, as the calls of this folder see them: worker 0 writes and reads, and all raise its errors."""
 import contextlib
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -15,33 +15,22 @@ from ..native.trainers import set_wanted_store, start, store_of, wanted_store
 logger = get_logger(__name__)
 
 
-class _Alone:
-    """A job of one process."""
+class Workers(NamedTuple):
+    """The workers of a job: the rank of this one, and the calls that all make together."""
 
-    rank = 0
-    together = False
-
-    def allgather_json(self, value: Any, operation: str) -> List[Any]:
-        """Return the value of every worker."""
-        return [value]
-
-    def broadcast(self, array: Any, operation: str) -> None:
-        """Overwrite a dense array with worker 0's."""
-
-    def busy(self) -> Any:
-        """Return a context manager around work that may take long while other workers wait."""
-        return contextlib.nullcontext()
+    rank: int
+    #: Whether there are several.
+    together: bool
+    #: Returns the JSON value of every worker: ``allgather_json(value, operation)``.
+    allgather_json: Callable[[Any, str], List[Any]]
+    #: Overwrites a dense array with worker 0's: ``broadcast(array, operation)``.
+    broadcast: Callable[[Any, str], None]
+    #: Makes a context manager around work that may take long while other workers wait.
+    busy: Callable[[], ContextManager[Any]]
 
 
-class _Together:
-    """A job of several workers."""
-
-    together = True
-
-    def __init__(self, store: Hybrid):
-        backend: Any = store.backend
-        self.rank, self.allgather_json = store.rank, backend.allgather_json
-        self.broadcast, self.busy = backend.broadcast, backend.busy
+#: The workers of a job of one process.
+ALONE = Workers(0, False, lambda value, operation: [value], lambda array, operation: None, contextlib.nullcontext)
 
 
 def start_training(trainer: Any) -> None:
@@ -52,7 +41,7 @@ def start_training(trainer: Any) -> None:
         trainer_hooks.tables.reopen_together(store_of(trainer))
 
 
-def workers_of(trainer: Any) -> Any:
+def workers_of(trainer: Any) -> Workers:
     """Return the workers of the job of a Trainer; InputError if its store cannot collect their values."""
     store = store_of(trainer) or wanted_store(trainer)
     if isinstance(store, str) and is_hybrid(store):
@@ -60,14 +49,16 @@ def workers_of(trainer: Any) -> Any:
         store = mx.kv.create(store)
         set_wanted_store(trainer, store)
     if isinstance(store, Hybrid):
-        return _Together(store) if store.distributed else _Alone()
+        backend: Any = store.backend
+        return Workers(store.rank, True, backend.allgather_json, backend.broadcast,
+                       backend.busy) if store.distributed else ALONE
     name = store if isinstance(store, str) else getattr(store, 'type', None)
     tasks = launcher.several_tasks()
     workers = max(launcher.read().workers or 1, tasks.count if tasks is not None and tasks.certain else 1)
     if workers > 1 or name is not None and name.lower().startswith(('dist', 'horovod', 'byteps')):
         raise InputError("checkpoint: with kvstore=%r the values of the %d workers of this job cannot be collected: "
                          "use kvstore='hybrid'" % (name, workers))
-    return _Alone()
+    return ALONE
 
 
 def on_worker_0(workers: Any, call: str, work: Callable[[], Any], finish: Callable[[], None] = lambda: None) -> Any:

@@ -22,7 +22,7 @@ from ..routes.rows import read_gradient
 from ..routes.sharded_buckets import ShardedBucket, sharded_buckets
 from ..row_store.row_store import FirstValues, RowStoreOptions
 from ..servers.dynamic_table import DynamicTable, DynamicTableSpec, create_dynamic_table
-from ..servers.lifecycle import retire_named
+from ..servers.lifecycle import retire_tables
 from ..servers.row_wise_check import check_row_wise
 from . import states_file
 from .counted_names import without_counters
@@ -298,7 +298,7 @@ class Distributed:
         self.note_call('creation of %s' % name)
         directory, resident_bytes = self._storage_for(name)
         if former is not None:
-            retire_named(self._servers, [former.name])
+            retire_tables(self._servers, [former.name])
         partitions = self._settings.partitions_for(name) or self._servers.num_servers
         return create_dynamic_table(self._servers, DynamicTableSpec(
             self._context.tag(key, name), width, dtype, first_values, partitions,

@@ -22,6 +22,7 @@ from ..base.log import get_logger
 from ..base.settings import variable
 from ..native.optimizer_state import drop_state, put_state, state_arrays
 from ..native.trainers import device_numbers, loss_scaler_of, updaters_of, with_updaters
+from ..routes.on_demand_rows import unsupported_reason
 from .compiled_updates import StandIn
 from .on_demand_copy import OnDemandParameter, ValueWatch, WorkerCopy, watch_of
 
@@ -159,7 +160,7 @@ class OnDemandSwitch:
             return 'a worker has updated it without the others'
         if self._watch(key).read:
             return 'something other than nn.Embedding reads its value'
-        return route.unsupported_reason(self._optimizer, updaters_of(self._trainer)[0].states.get(key))
+        return unsupported_reason(route, self._optimizer, updaters_of(self._trainer)[0].states.get(key))
 
     def _refuse(self, key: int, reason: str) -> None:
         del self._steps[key]

@@ -130,9 +130,9 @@ class Chooser:
             else:
                 route = ServerGradients(route)
         if setting != 'auto':
-            route.decide(Choice(setting, 'forced'))
+            route.choice = Choice(setting, 'forced')
         elif route.rows * route.width * route.dtype.itemsize < SMALL_TABLE_BYTES:
-            route.decide(Choice('servers', 'small'))
+            route.choice = Choice('servers', 'small')
         else:
             self._undecided[route.key] = _Observations()
         return route
@@ -171,7 +171,7 @@ class Chooser:
         if chosen == 'allreduce':
             route = route.to_allreduce(optimizer)
         choice = Choice(chosen, because, touched, union, Estimate(**predicted))
-        route.decide(choice)
+        route.choice = choice
         if self._collective.rank == 0:
             logger.info('%s', _log_line(route.name, choice))
         return route

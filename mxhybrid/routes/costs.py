@@ -80,10 +80,11 @@ def server_bytes(clients: Sequence[float], hosts: Sequence[int], shares: Sequenc
 
 
 def ring_bytes(size: float, workers: int, hosts: int) -> float:
-    """Return the bytes in and out of each host when `workers`, grouped by host, allreduce `size` bytes in a ring."""
-    if hosts == 1:
-        return 2.0 * size * (workers - 1)
-    return 4.0 * size * (workers - 1) / workers
+    """Return the bytes in and out of each host when `workers`, grouped by host, allreduce `size` bytes in a ring.
+
+    The reduce-scatter and the allgather move the same bytes.
+    """
+    return 2 * gather_bytes(size, workers, hosts)
 
 
 def ring_share(size: int, workers: int) -> int:

@@ -67,7 +67,6 @@ class DenseAllreduce(Route):
         updater(self.key, self._scratch, weight)
 
     def pushpull(self, arrays: List[Any], outs: List[Any], updater: Any, priority: int) -> None:
-        """Push, and write the value to `outs`."""
         if updater is None:
             self._sum_into(self.value_of_sum(outs), arrays, priority)
         else:

@@ -188,10 +188,9 @@ class RouteBucket:
         The update itself writes the first output of each weight if it can: then no operation for each weight reads the
         weight again.
         """
-        keys = [route.key for route in self.routes]
-        update = begin_update(updater, keys, weights[0].context, self._dtype)
+        update = begin_update(updater, self._keys, weights[0].context, self._dtype)
         if update is None:
-            updater(keys, self._own_sums(), weights)
+            updater(self._keys, self._own_sums(), weights)
             return outs
         copies = [targets[0] if targets and targets[0] is not weight else None
                   for targets, weight in zip(outs, weights)]

@@ -5,7 +5,7 @@ optimizer state, and a push updates them, as for a row_sparse weight.  An optimi
 dense weight and a row_sparse gradient changes touched rows only, by the same code as for a row_sparse weight
 (``src/operator/optimizer_op-inl.h``, ``contrib/optimizer_op-inl.h``).
 """
-from typing import Any, Iterable, Iterator, List, Optional
+from typing import Any, Iterable, Iterator, List
 
 import mxnet as mx
 import numpy as np
@@ -15,9 +15,10 @@ from ..base.settings import variable
 from ..native.arrays import host_view, padded_row_reader
 from ..native.optimizer_state import rates_of, state_arrays, state_shapes, update_count
 from ..native.optimizers import check_for_table, is_known, name_of
+from ..servers.protocol import ASSIGN
 from ..servers.table import Table
 from .route import ParameterSpec, Route
-from .rows import wire_bytes
+from .rows import count_pulled
 from .table_weight import TableWeight
 
 #: Optimizers of MXNet with a kernel for a dense weight, a row_sparse gradient and dense state that changes touched rows
@@ -56,17 +57,7 @@ class OnDemandRows(TableWeight):
     def __init__(self, former: Route, table: Table):
         super().__init__(former.key, former.name, former, former.context)
         self.take_over(former)
-        self._former, self._table = former, table
-        self._servers = self.context.servers
-
-    @property
-    def server_table(self) -> Optional[Table]:
-        """The table of weights."""
-        return self._table
-
-    def unsupported_reason(self, optimizer: Any, state: Any = None) -> str:
-        """Return why servers cannot go on updating the weight, '' if they can."""
-        return unsupported_reason(self, optimizer, state)
+        self._former, self._table, self.server_table = former, table, table
 
     def chunks(self) -> Iterator[np.ndarray]:
         """Yield the ids of all rows, in chunks that can be pulled at once."""
@@ -96,9 +87,6 @@ class OnDemandRows(TableWeight):
         self._table.push(ids, rows, priority)
         self._count_push(len(ids))
 
-    def _count_push(self, rows: int) -> None:
-        self.traffic.add(rows=rows, pushed=wire_bytes(rows, self._table))
-
     def pull_on_demand(self, ids: np.ndarray, priority: int = 0) -> Any:
         """Return rows `ids` (sorted, unique, not empty) after this worker's pushes (not collective).
 
@@ -107,7 +95,7 @@ class OnDemandRows(TableWeight):
         rows = np.empty((len(ids), self.width), self.dtype)
         array = mx.nd.from_numpy(rows.view(), zero_copy=True)
         self._table.deliver(ids, array, rows, priority)
-        self.traffic.add(steps=0, pulled=wire_bytes(len(ids), self._table))
+        count_pulled(self, len(ids))
         return array
 
     def pull(self, outs: List[Any], updater: Any, priority: int, ignore_sparse: bool) -> None:
@@ -137,7 +125,8 @@ class OnDemandRows(TableWeight):
     def give_up(self) -> Route:
         """Let the servers forget weights and state and sum gradients again; return the route for that (on all workers).
         """
-        self._table.hold_sums()
+        self._table.forget_optimizer()
+        self._table.set_mode(ASSIGN)
         return self._former
 
     def take_state(self) -> List[np.ndarray]:

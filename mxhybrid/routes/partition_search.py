@@ -11,7 +11,7 @@ sample consists of steps of a job that goes on training (:mod:`mxhybrid.servers.
 after the other, and the cost of the search is bounded, see :class:`Budget`.
 """
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..base.least_squares import nonnegative_least_squares
@@ -159,14 +159,13 @@ class Candidate:
     lowest: int
     highest: int
     cost: Callable[[int, int, Sequence[int]], float]
-    known: List[int] = field(default_factory=list)
     reason: str = ''
     finished: bool = False
 
     def __post_init__(self) -> None:
         self.target = self.count
         self.search = Search(self.count, self.lowest, self.highest)
-        self.known = [self.count]
+        self.known: List[int] = [self.count]
 
 
 class Tuning:

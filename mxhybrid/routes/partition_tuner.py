@@ -10,6 +10,7 @@ The first steps, which compile and allocate, do not count.  The next sample give
 that the tables start with, and the tables that move most bytes: these are searched, the busiest first.  In the end
 worker 0 writes the partition file, from which the next run starts.
 """
+import functools
 import statistics
 import time
 from typing import Any, Dict, List, Optional, Sequence
@@ -160,9 +161,10 @@ class Tuner:
             table = route.server_table
             partitioning = table.partitioning
             lowest = partition_count(partitioning.rows, partitioning.width, route.dtype.itemsize, 1)
-            highest = min(partitioning.rows, MAX_PER_SERVER * self._num_servers, table.keys_left // 4)
+            highest = min(partitioning.rows, MAX_PER_SERVER * self._num_servers,
+                          table.servers.keys.placement.keys_left() // 4)
             candidates.append(Candidate(route.name, partitioning.count, lowest, highest,
-                                        _Cost(table, self._num_servers)))
+                                        functools.partial(_seconds_of_move, table)))
         self._tuning = Tuning(candidates, seconds, FIRST_STEPS + MEASURED_STEPS)
         if candidates:
             logger.info('partitions=auto: searching %s within %.3g s, %g %% of %d steps of %.3g ms',
@@ -224,21 +226,15 @@ def _traffic(route: Any) -> int:
     return route.traffic.pushed + route.traffic.pulled
 
 
-class _Cost:
-    """Estimates the seconds of moves of a table."""
-
-    def __init__(self, table: Table, num_servers: int):
-        self._table, self._num_servers = table, num_servers
-
-    def __call__(self, old: int, new: int, known: Sequence[int]) -> float:
-        table = self._table
-        partitioning = table.partitioning
-        copies = 1 + table.state_slots()
-        size_bytes = partitioning.rows * partitioning.width * table.dtype.itemsize
-        seconds = MOVE_S + MOVE_PARTITION_S * (old + new) + copies * size_bytes / COPY_BYTES_PER_S
-        if new not in known:
-            seconds += table.seconds_to_create
-        if new % old and old % new or min(old, new) < self._num_servers:
-            # Rows move to other servers, by way of the workers.
-            seconds += 2 * copies * table.seconds_to_create
-        return seconds
+def _seconds_of_move(table: Table, old: int, new: int, known: Sequence[int]) -> float:
+    """Estimate the seconds of a move of a table."""
+    partitioning = table.partitioning
+    copies = 1 + table.state_slots()
+    size_bytes = partitioning.rows * partitioning.width * table.dtype.itemsize
+    seconds = MOVE_S + MOVE_PARTITION_S * (old + new) + copies * size_bytes / COPY_BYTES_PER_S
+    if new not in known:
+        seconds += table.seconds_to_create
+    if new % old and old % new or min(old, new) < table.servers.num_servers:
+        # Rows move to other servers, by way of the workers.
+        seconds += 2 * copies * table.seconds_to_create
+    return seconds

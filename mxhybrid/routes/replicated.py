@@ -35,8 +35,7 @@ class Replica(OptimizedTable):
         super().__init__(name, width, dtype)
         self._collective = collective
         wire_dtype = self.dtype if wire_dtype is None else np.dtype(wire_dtype)
-        self._sum = RowSum(rows, width, wire_dtype, name + '.rows', collective,
-                           wire_dtype != self.dtype)
+        self.sum = RowSum(rows, width, wire_dtype, name + '.rows', collective, wire_dtype != self.dtype)
         self._part = Partition(0, name, rows, width, OPTIMIZE)
         stored, values = allocate_rows(np.arange(rows, dtype=np.int64), (rows, width), self.dtype)
         self._part.hold(stored)
@@ -45,20 +44,10 @@ class Replica(OptimizedTable):
         self._optimizer: Optional[TableOptimizer] = None
         self._pending = False
 
-    @property
-    def moved_bytes(self) -> int:
-        """Bytes that this worker sends, and receives, for a push."""
-        return self._sum.moved_bytes
-
-    @property
-    def saved_bytes(self) -> int:
-        """Bytes that rounding saves for a push."""
-        return self._sum.saved_bytes
-
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Sum rows over all workers and update with them (collective); returns before that is done."""
         self._settle()
-        self._sum.push(ids, rows, priority)
+        self.sum.push(ids, rows, priority)
         self._pending = True
 
     def _settle(self) -> None:
@@ -66,9 +55,9 @@ class Replica(OptimizedTable):
         if not self._pending:
             return
         self._pending = False
-        ids = self._sum.touched()
+        ids = self.sum.touched()
         gradient, rows = allocate_rows(ids, self._part.shape, self.dtype)
-        self._sum.take(rows)
+        self.sum.take(rows)
         if self._optimizer is not None:
             self._part.update(self._optimizer, gradient)
             self._rows = None
@@ -88,7 +77,6 @@ class Replica(OptimizedTable):
         self._settle()
         np.take(self._view, ids, axis=0, out=result, mode='clip')
 
-    pull_exactly = pull
     pull_uncached = pull
 
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
@@ -99,10 +87,6 @@ class Replica(OptimizedTable):
         assert self._made_with is not None
         self._optimizer = updated_optimizer(self._optimizer, [self._part], reference, attributes, count,
                                             self._made_with[1])
-
-    def can_read(self, width: int) -> bool:
-        """Return True: state is read in this process, without messages."""
-        return True
 
     def _drop_optimizer(self) -> None:
         self._settle()
@@ -158,17 +142,14 @@ class Replicated(TableWeight):
             self.pull(outs, None, priority, ignore_sparse=False)
 
     def _count_push(self, rows: int) -> None:
-        moved = self._table.moved_bytes
-        self.traffic.add(rows=rows, pushed=moved, pulled=moved, saved=self._table.saved_bytes)
+        self.traffic.add(rows=rows, **self._table.sum.moved)
 
     def pull_rows(self, id_arrays: List[np.ndarray], outs: List[Any], priority: int) -> None:
-        """Write rows into `outs`."""
         targets = [outs] if len(id_arrays) == 1 else [[out] for out in outs]
         for ids, targets_of_ids in zip(id_arrays, targets):
             self._write(ids, targets_of_ids)
 
     def pull(self, outs: List[Any], updater: Any, priority: int, ignore_sparse: bool) -> None:
-        """Write all rows into `outs`."""
         if not ignore_sparse:
             self._write(np.arange(self.rows, dtype=np.int64), outs)
 

@@ -89,6 +89,8 @@ class ParameterSpec:
     all_rows = False
     #: Whether there is a table, of which a step may move no row.
     has_table = False
+    #: The table on the servers, if there is one.
+    server_table: Optional[Table] = None
 
     def __init__(self, key: Any, name: str, array: Any, wire_dtype: str = 'float32'):
         self.key = key
@@ -130,7 +132,7 @@ class ParameterSpec:
     @property
     def partitioning(self) -> Optional[Partitioning]:
         """The partitioning of the table on the servers, if there is one."""
-        return None
+        return None if self.server_table is None else self.server_table.partitioning
 
 
 class Route(ParameterSpec):
@@ -160,10 +162,6 @@ class Route(ParameterSpec):
     def take_over(self, former: 'Route') -> None:
         """Take over the traffic and the choice of the former route of the same key."""
         self.traffic, self.choice = former.traffic, former.choice
-
-    def decide(self, choice: Choice) -> None:
-        """Note why this route was chosen."""
-        self.choice = choice
 
     def init(self, value: Any, outs: List[Any], priority: int, keeps_dense: bool = True, was_set: bool = True) -> None:
         """Set the initial value to worker 0's, and write it to `outs`.
@@ -210,16 +208,6 @@ class Route(ParameterSpec):
     def can_move(self) -> bool:
         """Return whether all arrays that have to move can be read."""
         return True
-
-    @property
-    def server_table(self) -> Optional[Table]:
-        """The table on the servers, if there is one."""
-        return None
-
-    @property
-    def partitioning(self) -> Optional[Partitioning]:
-        """The partitioning of that table."""
-        return None if self.server_table is None else self.server_table.partitioning
 
     def repartition(self, partitions: int) -> None:
         """Change the number of partitions of the table on the servers, between two steps."""

@@ -23,8 +23,7 @@ class RowAllreduce(RowGradients):
 
     def _sum_rows(self, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
         self._sum.push(ids, rows, priority)
-        self.traffic.add(rows=len(ids), pushed=self._sum.moved_bytes, pulled=self._sum.moved_bytes,
-                         saved=self._sum.saved_bytes)
+        self.traffic.add(rows=len(ids), **self._sum.moved)
 
     def _write_sum(self, outs: List[Any], priority: int) -> None:
         fill_outputs(self._sum.touched(), self._sum.take, self.shape, self.dtype, outs)

@@ -28,9 +28,6 @@ class Rows(Protocol):
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """Write rows into `result` (blocks)."""
 
-    def pull_exactly(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
-        """Write rows, never rounded, into `result` (blocks)."""
-
     def pull_uncached(self, ids: np.ndarray, result: np.ndarray) -> None:
         """Write many rows, never rounded and without caching them, into `result` (worker 0 only; blocks)."""
 
@@ -42,9 +39,6 @@ class Rows(Protocol):
 
     def read_rows(self, slot: int, width: int, first: int, last: int) -> np.ndarray:
         """Return rows ``first:last`` of optimizer state `slot`, `width` elements each (worker 0 only)."""
-
-    def can_read(self, width: int) -> bool:
-        """Return whether rows of optimizer state of `width` elements can be read."""
 
     @property
     def has_optimizer(self) -> bool:

@@ -33,10 +33,10 @@ class RowSum:
         self._buffer = mx.nd.zeros(buffer_elements(rows, width), dtype=dtype, ctx=mx.cpu())
         self._touched = np.empty(0, np.int64)
         self._summing = False
-        #: Bytes that this worker sends, and receives, for a sum.
-        self.moved_bytes = ring_share(buffer_elements(rows, width) * np.dtype(dtype).itemsize, collective.size)
-        #: Bytes that rounding saves, sent and received: float32 would move twice as many.
-        self.saved_bytes = 2 * self.moved_bytes if rounded else 0
+        moved_bytes = ring_share(buffer_elements(rows, width) * np.dtype(dtype).itemsize, collective.size)
+        #: The bytes that a sum moves, and saves by rounding, as arguments of :meth:`Traffic.add`: float32 would move
+        #: twice as many.
+        self.moved = {'pushed': moved_bytes, 'pulled': moved_bytes, 'saved': 2 * moved_bytes if rounded else 0}
 
     def _views(self) -> Tuple[np.ndarray, np.ndarray]:
         """Return the rows and the marks of the buffer; waits for a sum that is under way."""

@@ -10,7 +10,7 @@ from ..servers.partitioning import ROW_OVERHEAD_BYTES
 from ..servers.table import Table
 from ..telemetry.recorder import AnyRecorder
 from . import checks
-from .route import ParameterSpec
+from .route import ParameterSpec, Route
 
 
 def sum_devices(arrays: List[Any]) -> Tuple[np.ndarray, np.ndarray]:
@@ -37,14 +37,22 @@ def _expected(route: ParameterSpec) -> int:
     return 2 * traffic.rows // traffic.steps + 1 if traffic.steps else 0
 
 
-def wire_bytes(count: int, table: Table) -> int:
-    """Return the bytes that `count` rows of a table take on the wire."""
-    return count * (table.row_bytes + ROW_OVERHEAD_BYTES)
+def count_pushed(route: Route, count: int) -> None:
+    """Add a push of rows to the servers to the traffic of a route."""
+    moved, saved = _bytes_of(route.server_table, count)
+    route.traffic.add(rows=count, pushed=moved, saved=saved)
 
 
-def saved_bytes(count: int, table: Table) -> int:
-    """Return the bytes that rounding saves for `count` rows of a table."""
-    return count * (table.width * table.dtype.itemsize - table.row_bytes)
+def count_pulled(route: Route, count: int) -> None:
+    """Add rows that were pulled from the servers to the traffic of a route."""
+    moved, saved = _bytes_of(route.server_table, count)
+    route.traffic.add(steps=0, pulled=moved, saved=saved)
+
+
+def _bytes_of(table: Any, count: int) -> Tuple[int, int]:
+    """Return the bytes that rows of a table take on the wire, and the bytes that rounding saves."""
+    exact_bytes: int = table.width * table.dtype.itemsize
+    return count * (table.row_bytes + ROW_OVERHEAD_BYTES), count * (exact_bytes - table.row_bytes)
 
 
 def fill_outputs(ids: np.ndarray, fill: Callable[[np.ndarray], None], shape: tuple, dtype: Any, outs: List[Any]

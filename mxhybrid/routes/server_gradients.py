@@ -1,5 +1,5 @@
 """A dense weight with row_sparse gradients: servers sum the rows, workers pull the rows that any worker touched."""
-from typing import Any, List, Optional
+from typing import Any, List
 
 import numpy as np
 
@@ -7,12 +7,11 @@ from ..lane.row_format import row_format
 from ..servers.lifecycle import TableSpec, create_table
 from ..servers.partitioning import id_dtype
 from ..servers.protocol import ASSIGN
-from ..servers.table import Table
-from .on_demand_rows import OnDemandRows, unsupported_reason
+from .on_demand_rows import OnDemandRows
 from .route import Route
 from .row_allreduce import RowAllreduce
 from .row_gradients import RowGradients
-from .rows import pull_async, saved_bytes, wire_bytes
+from .rows import count_pulled, count_pushed, pull_async
 
 
 class ServerGradients(RowGradients):
@@ -23,25 +22,15 @@ class ServerGradients(RowGradients):
 
     def __init__(self, former: Route):
         super().__init__(former)
-        self._servers = self.context.servers
-        self._table = create_table(self._servers, TableSpec(
+        self._table = self.server_table = create_table(self.context.servers, TableSpec(
             self.tag + '.gradient', self.shape, self.dtype, self.context.partitions_for(self),
             row_format(self.dtype, self.wire_dtype, self.width, sums=True),
             self.context.settings.staleness_for(self.name), exact=False), ASSIGN)
         self._touched = np.empty(0, np.int64)
 
-    @property
-    def server_table(self) -> Optional[Table]:
-        """The table of sums."""
-        return self._table
-
     def to_allreduce(self, optimizer: Any) -> Route:
         """Return the route by allreduce; weight and state are in the workers."""
         return RowAllreduce(self)
-
-    def unsupported_reason(self, optimizer: Any, state: Any = None) -> str:
-        """Return why servers cannot hold and update the weight, '' if they can."""
-        return unsupported_reason(self, optimizer, state)
 
     def to_on_demand_rows(self, weight: Any, state: Any, optimizer: Any) -> OnDemandRows:
         """Return the route by which servers hold and update worker 0's weight, see :meth:`OnDemandRows.fill`."""
@@ -54,10 +43,8 @@ class ServerGradients(RowGradients):
         self._table.push(ids, rows, priority)
         everyone = self._collective.allgather(ids, self.tag + '.rows', id_dtype(self.rows))
         self._touched = np.unique(np.concatenate(everyone))
-        self.traffic.add(rows=len(ids), pushed=wire_bytes(len(ids), self._table),
-                         saved=saved_bytes(len(ids), self._table))
+        count_pushed(self, len(ids))
 
     def _write_sum(self, outs: List[Any], priority: int) -> None:
         pull_async(self._table, self._touched, self.shape, outs, priority)
-        self.traffic.add(steps=0, pulled=wire_bytes(len(self._touched), self._table),
-                         saved=saved_bytes(len(self._touched), self._table))
+        count_pulled(self, len(self._touched))

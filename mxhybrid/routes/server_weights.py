@@ -1,5 +1,5 @@
 """A row_sparse weight on the servers, with its optimizer state: workers push and pull the rows that they use."""
-from typing import Any, List, Optional
+from typing import Any, List
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ..servers.protocol import REPLACE
 from ..servers.table import Table
 from .replicated import Replica, Replicated
 from .route import Route, RouteContext
-from .rows import fill_outputs, pull_async, pull_each_async, saved_bytes, sum_devices, wire_bytes
+from .rows import count_pulled, fill_outputs, pull_async, pull_each_async, sum_devices
 from .table_weight import TableWeight
 
 
@@ -25,21 +25,15 @@ class ServerWeights(TableWeight):
 
     def __init__(self, key: Any, name: str, array: Any, context: RouteContext):
         super().__init__(key, name, array, context)
-        self._servers, self._has_table = context.servers, False
-
-    @property
-    def server_table(self) -> Optional[Table]:
-        """The table of weights."""
-        return self._table
+        self._servers = context.servers
 
     def init(self, value: Any, outs: List[Any], priority: int, keeps_dense: bool = True, was_set: bool = True) -> None:
         """Create the table, or drop its optimizer state; its rows are worker 0's."""
-        if not self._has_table:
+        if self.server_table is None:
             spec = TableSpec(self.tag, self.shape, self.dtype, self.context.partitions_for(self),
                              row_format(self.dtype, self.wire_dtype, self.width),
                              self.context.settings.staleness_for(self.name))
-            self._table = create_table(self._servers, spec, REPLACE, row_reader(value))
-            self._has_table = True
+            self._table = self.server_table = create_table(self._servers, spec, REPLACE, row_reader(value))
             if self._servers.initialiser != 0 and not self._starts_alike(value):
                 self.write_weight(row_reader(value))
         else:
@@ -58,18 +52,14 @@ class ServerWeights(TableWeight):
         digests = self.context.collective.allgather(digest, self.tag + '.digest')
         return np.array_equal(digests[0], digests[self._servers.initialiser])
 
-    def _count_push(self, rows: int) -> None:
-        self.traffic.add(rows=rows, pushed=wire_bytes(rows, self._table), saved=saved_bytes(rows, self._table))
-
     def pull_rows(self, id_arrays: List[np.ndarray], outs: List[Any], priority: int) -> None:
         """Write rows to `outs`; each row is pulled once; may return before they arrive."""
-        table = self._table
         if len(id_arrays) == 1:
             count = len(id_arrays[0])
-            pull_async(table, id_arrays[0], self.shape, outs, priority)
+            pull_async(self._table, id_arrays[0], self.shape, outs, priority)
         else:
-            count = pull_each_async(table, self._servers.deliveries, id_arrays, self.shape, outs, priority)
-        self.traffic.add(steps=0, pulled=wire_bytes(count, table), saved=saved_bytes(count, table))
+            count = pull_each_async(self._table, self._servers.deliveries, id_arrays, self.shape, outs, priority)
+        count_pulled(self, count)
 
     def pull(self, outs: List[Any], updater: Any, priority: int, ignore_sparse: bool) -> None:
         """Write all rows to `outs`, exactly as the servers hold them."""
@@ -89,8 +79,7 @@ class ServerWeights(TableWeight):
 
     def to_allreduce(self, optimizer: Any) -> Route:
         """Move the table to all workers, with its state (collective)."""
-        replica = Replica(self.tag, self.rows, self.width, self.dtype, self.context.collective,
-                          self.buffer_dtype)
+        replica = Replica(self.tag, self.rows, self.width, self.dtype, self.context.collective, self.buffer_dtype)
         table = self._table
         if optimizer is not None and table.has_optimizer:
             replica.inherit_optimizer(table)

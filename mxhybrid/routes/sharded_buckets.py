@@ -11,10 +11,11 @@ The first and the third step move the bytes of one allreduce.  Rows are copied b
 be in layouts of oneDNN.
 """
 import bisect
+import itertools
+import math
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
-import numpy as np
 
 from ..comm.collective import Collective
 from ..lane.gradient_bucket import Copies, DenseUpdate, GradientBucket
@@ -42,14 +43,12 @@ def shard_ends(shapes: Sequence[Tuple[int, ...]], count: int) -> List[int]:
 
     Shards are as equal as whole rows allow.
     """
-    starts = [0]
-    for shape in shapes:
-        starts.append(starts[-1] + int(np.prod(shape)))
+    starts = [0, *itertools.accumulate(map(math.prod, shapes))]
     ends = []
     for number in range(1, count):
         ideal = starts[-1] * number // count
         index = bisect.bisect_right(starts, ideal) - 1
-        width = int(np.prod(shapes[index][1:]))
+        width = math.prod(shapes[index][1:])
         ends.append(starts[index] + int((ideal - starts[index]) / width + 0.5) * width)
     return ends + starts[-1:]
 

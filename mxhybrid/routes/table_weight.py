@@ -6,6 +6,7 @@ import numpy as np
 from ..native.optimizer_state import count_update, rates_of, state_shapes, state_widths, update_count
 from .route import Route
 from .row_interfaces import Rows
+from .rows import count_pushed
 
 
 class TableWeight(Route):
@@ -30,10 +31,9 @@ class TableWeight(Route):
         self._table.set_optimizer(optimizer, *rates_of(optimizer, self.key), count)
 
     def _count_push(self, rows: int) -> None:
-        raise NotImplementedError
+        count_pushed(self, rows)
 
     def prefetch(self, ids: np.ndarray, priority: int, after_push: bool) -> None:
-        """Request rows that will be pulled."""
         self._table.prefetch(ids, priority, after_push)
 
     def check_optimizer(self, optimizer: Any) -> None:

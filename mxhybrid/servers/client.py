@@ -4,7 +4,7 @@ Rows are addressed by their offsets (:meth:`mxhybrid.servers.partitioning.Partit
 one partition after the other, so that the rows of a partition are a slice.
 """
 import threading
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, List
 
 import mxnet as mx
 import numpy as np
@@ -39,9 +39,12 @@ class Client:
             if wire_format.ordering is not None:
                 wire_format.ordering.pushed(self.native, wire_format.push_keys, arrays)
 
-    def pull(self, table: Any, offsets: np.ndarray, priority: int) -> 'Arrival':
-        """Request the rows at `offsets` (sorted, unique)."""
-        partitioning, wire_format = table.partitioning, table.wire_format
+    def pull(self, table: Any, offsets: np.ndarray, order: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
+        """Request the rows at `offsets` (sorted, unique).
+
+        The function returned waits for them and writes them to an array, at the positions `order`.
+        """
+        partitioning, wire_format, trace = table.partitioning, table.wire_format, self._trace
         bounds = partitioning.bounds(offsets)
         keys, outs, row_ids, spans = [], [], [], []
         for part, (start, stop) in enumerate(zip(bounds, bounds[1:])):
@@ -58,39 +61,23 @@ class Client:
                     wire_format.ordering.hold(row_ids)
                 self.native.row_sparse_pull(keys, out=outs, row_ids=row_ids, priority=priority)
                 self.requests += len(keys)
-        return Arrival(table.name, spans, outs, wire_format, self._trace)
-
-
-class Arrival:
-    """Rows that were requested from the servers."""
-
-    def __init__(self, name: str, spans: List[Tuple[int, int]], outs: List[Any], wire_format: Any, trace: Any = OFF):
-        self._name = name
-        self._wire_format = wire_format
-        self._trace = trace
+        span = trace.new_id() if trace.enabled else 0
         if trace.enabled:
-            self._number = trace.new_id()
-            trace.begin('rows of ' + name, self._number, 'servers', {'rows': spans[-1][1] if spans else 0})
-        self._spans = spans
-        self._outs = outs
+            trace.begin('rows of ' + table.name, span, 'servers', {'rows': len(offsets)})
 
-    def write(self, result: np.ndarray, order: Optional[np.ndarray] = None) -> None:
-        """Wait for the rows and write them to `result`, at the positions `order` if given."""
-        for (start, stop), out in zip(self._spans, self._outs):
-            out.wait_to_read()
-            with fork_guard:
-                ids, rows = row_sparse_parts(out)
-            if len(ids) != stop - start:
-                raise JobError('%s: a server answered a pull of %d rows with %d rows: report this as a bug of mxhybrid'
-                               % (self._name, stop - start, len(ids)))
-            rows = self._wire_format.widen(rows)
-            if order is None:
-                result[start:stop] = rows
-            else:
-                result[order[start:stop]] = rows
-        self._outs = []
-        if self._trace.enabled:
-            self._trace.end('rows of ' + self._name, self._number, 'servers')
+        def write(result: np.ndarray) -> None:
+            for (start, stop), out in zip(spans, outs):
+                out.wait_to_read()
+                with fork_guard:
+                    ids, rows = row_sparse_parts(out)
+                if len(ids) != stop - start:
+                    raise JobError('%s: a server answered a pull of %d rows with %d rows: report this as a bug of '
+                                   'mxhybrid' % (table.name, stop - start, len(ids)))
+                result[order[start:stop]] = wire_format.widen(rows)
+            outs.clear()  # their memory may be large
+            if trace.enabled:
+                trace.end('rows of ' + table.name, span, 'servers')
+        return write
 
 
 def cut(table: Any, offsets: np.ndarray, rows: np.ndarray, order: np.ndarray) -> List[Any]:

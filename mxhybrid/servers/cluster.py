@@ -106,7 +106,7 @@ class ParameterServers:
         workers.  Return None, and open nothing, if `is_served` returns false for the memory domains of the servers.
         """
         self.command('listen')
-        agents = [self._read_endpoint(server) for server in range(self.num_servers)] if self.is_root else []
+        agents = [Endpoint(*self.read_answer(server)) for server in range(self.num_servers)] if self.is_root else []
         membership = Membership.from_json(exchange(agents)[0], list(memory_domains))
         agents, _ = membership.as_json()
         if not is_served([agent.memory_domain for agent in membership.agents]):
@@ -116,9 +116,6 @@ class ParameterServers:
         self.barrier()
         lane = self.link = Lane(membership, self.rank, self.trace)
         return lane
-
-    def _read_endpoint(self, server: int) -> Endpoint:
-        return Endpoint(*self.read_answer(server))
 
     def read_answer(self, server: int) -> Any:
         """Return the JSON value with which a server has answered a command."""
@@ -204,12 +201,6 @@ class ParameterServers:
     def part(self) -> None:
         """End the lane, if there is one; no worker may wait for rows any more."""
         self.command('part')
-
-    def replace_table(self, successor: Any, table: Any) -> None:
-        """Replace the rows of `table` on the lane by its successor's (collective); no operation may be under way."""
-        assert isinstance(self.link, Lane)
-        self.drop_table(table)
-        self.link.move(successor, table)
 
     def initialise(self, keys: Any, values: Any) -> None:
         """Create keys with the values of the worker that initialises (collective among clients)."""

@@ -4,6 +4,7 @@ A row has a key, any int64.  A key without a row reads as its first values, a fu
 reading makes no row: the first push of a key does.  Rows travel by the lane only.
 """
 import os
+from collections import Counter
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
@@ -13,18 +14,17 @@ import numpy as np
 from ..base.errors import InputError, JobError
 from ..base.files import digest_of
 from ..base.settings import variable
-from ..comm.float16 import OverflowAlarm
 from ..lane.keyed_rows import KeyedRows
-from ..lane.row_format import RowFormat, row_format
+from ..lane.row_format import row_format
 from ..lane.worker import Lane
 from ..row_store.row_files import Marks, remove_parts
 from ..row_store.row_store import DTYPES, FirstValues, RowStoreOptions, check_capacity
 from .cluster import ParameterServers
 from .file_pieces import fetch
 from .kernel_rules import check_kernel
-from .optimized_table import OptimizedTable, Recipe, Saved
-from .protocol import CAPTURE, OPTIMIZE, overwrite_mode
-from .row_prefetcher import RowPrefetcher
+from .optimized_table import Recipe, Saved
+from .protocol import CAPTURE, overwrite_mode
+from .served_table import ServedTable
 
 #: Work of servers, in words.
 _WORK = {'statistics': 'count its rows', 'save': 'save its rows', 'save_here': 'save its rows',
@@ -54,29 +54,20 @@ class DynamicTableSpec(NamedTuple):
     staleness: int = 0
 
 
-class DynamicTable(OptimizedTable):
+class DynamicTable(ServedTable):
     """A dynamic table on the servers, made by :func:`create_dynamic_table`."""
 
     def __init__(self, servers: ParameterServers, spec: DynamicTableSpec):
-        name, width, dtype = spec.name, spec.width, np.dtype(spec.dtype)
-        super().__init__(name, width, dtype)
-        self.servers = servers
-        #: The number of the table in its job, equal on all workers.
-        self.index = next(servers.table_numbers)
+        dtype = np.dtype(spec.dtype)
+        super().__init__(servers, spec.name, spec.width, dtype,
+                         row_format(dtype, np.dtype(spec.wire_dtype), spec.width), spec.staleness)
         self.max_batch_rows, self.first_values, self.options = spec.max_batch_rows, spec.first_values, spec.options
-        #: The form of rows between hosts.
-        self.row_format = row_format(dtype, np.dtype(spec.wire_dtype), width)
-        self.staleness = spec.staleness
         #: The server of each partition.
         self.owners = tuple((self.index + part) % servers.num_servers for part in range(spec.partitions))
         #: The names of the partitions in commands: numbers below 0, since the native store has no keys for them.
         self.server_keys: Sequence[int] = tuple(-1 - (self.index << 20) - part for part in range(spec.partitions))
-        self.family = [self]
-        self.mode = CAPTURE
         #: Whether pushed rows are weights or optimizer state, which travel unrounded.
         self._overwrites = False
-        self._prefetcher = RowPrefetcher(self._request, width, self.dtype, lambda: self.lag)
-        self._alarm = OverflowAlarm(name)
         #: Whether worker 0 fetched the rows at the last save, since some servers did not see its directory.
         self._fetches = False
 
@@ -94,18 +85,6 @@ class DynamicTable(OptimizedTable):
     def _lane(self) -> Lane:
         assert isinstance(self.servers.link, Lane)
         return self.servers.link
-
-    def _request(self, keys: np.ndarray, priority: int, ahead: int = 0) -> Callable[[np.ndarray], None]:
-        return self.servers.link.request(self, keys, priority, ahead)
-
-    @property
-    def lag(self) -> int:
-        """The staleness of a pull of this thread at this time."""
-        return self.staleness if self.mode == OPTIMIZE and not self.servers.pulls_fresh else 0
-
-    def lags(self) -> List[int]:
-        """Return the number of rows that workers of this host pulled, by their lag; [] without staleness."""
-        return self._lane.lags(self) if self.staleness else []
 
     def _checked_keys(self, keys: Any, doing: str) -> np.ndarray:
         """Return keys as an array of int64; InputError if they are not sorted and unique, or too many."""
@@ -219,18 +198,9 @@ class DynamicTable(OptimizedTable):
         """Request rows before they are pulled, see :meth:`mxhybrid.servers.row_prefetcher.RowPrefetcher.prefetch`."""
         self._prefetcher.prefetch(self._checked_keys(keys, 'prefetching'), priority, after_push)
 
-    def collect(self) -> None:
-        """Wait for rows that were prefetched, or that another thread writes."""
-        self._prefetcher.collect()
-        self.servers.link.settle_deliveries(self)
-
     def touch(self) -> None:
         """Push no rows (collective)."""
         self.push(np.empty(0, np.int64), np.empty((0, self.width), self.dtype))
-
-    def _warn(self) -> None:
-        for values in self.servers.link.overflows(self) if self.row_format is RowFormat.FLOAT16 else ():
-            self._alarm.sound(values)
 
     # -- optimizer -------------------------------------------------------------------------------------------------
 
@@ -241,19 +211,6 @@ class DynamicTable(OptimizedTable):
     def set_optimizer(self, optimizer: Any, lr: float, wd: float, count: int, recipe: Optional[Recipe] = None) -> None:
         self.check_optimizer(optimizer, wd)
         super().set_optimizer(optimizer, lr, wd, count, recipe)
-
-    def set_mode(self, mode: str) -> None:
-        """Set the meaning of later pushes to this table on the servers."""
-        self.mode = mode
-        self.servers.command('mode', keys=self.server_keys, mode=mode)
-
-    def _tell_optimizer(self, reference: str, attributes: Dict[str, Any], count: Optional[int]) -> None:
-        self.servers.command('optimizer', table=self.name, keys=self.server_keys, name=reference, attributes=attributes,
-                             count=count)
-        self.mode = OPTIMIZE
-
-    def _drop_optimizer(self) -> None:
-        self.servers.command('forget_state', table=self.name, keys=self.server_keys)
 
     # -- all rows --------------------------------------------------------------------------------------------------
 
@@ -275,18 +232,16 @@ class DynamicTable(OptimizedTable):
 
     def statistics(self) -> Dict[str, int]:
         """Return the sums over partitions of the statistics of their row stores, by name (worker 0 only)."""
-        totals: Dict[str, int] = {}
+        totals: Counter[str] = Counter()
         for answer in self._ask('statistics'):
-            for name, value in answer.items():
-                totals[name] = totals.get(name, 0) + value
-        return totals
+            totals.update(answer)
+        return dict(totals)
 
     def cache_counts(self) -> Dict[str, int]:
         """Return 'requested', the rows that the workers of this host have requested so far, and 'cached', those of
         them that another request had brought to this host since the last push.
         """
-        requested, cached = self.servers.link.cache_counts(self)
-        return {'requested': requested, 'cached': cached}
+        return dict(zip(('requested', 'cached'), self._lane.cache_counts(self)))
 
     @staticmethod
     def at_rest(tables: Sequence['DynamicTable'], act: Callable[[], _Result]) -> Optional[_Result]:
@@ -395,10 +350,6 @@ class DynamicTable(OptimizedTable):
             if 'error' in answer:
                 raise JobError('%s: server %d cannot %s: %s' % (self.name, server, _WORK[method], answer['error']))
         return [answer['answer'] for answer in answers]
-
-    def close(self) -> None:
-        """Make the link forget this table, which is not used any more."""
-        self.servers.link.forget(self)
 
 
 def create_dynamic_table(servers: ParameterServers, spec: DynamicTableSpec) -> DynamicTable:

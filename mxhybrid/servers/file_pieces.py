@@ -68,12 +68,13 @@ def fetch(read: Callable[[str, int, int], bytes], files: Dict[str, Dict[str, Any
         os.makedirs(path)
         for name, record in files.items():
             file = name + '.npy'
-            with open(os.path.join(path, file), 'wb', 0) as copy:
+            with open(os.path.join(path, file), 'wb') as copy:
                 digest = FileDigest()
                 for start in range(0, record['bytes'], PIECE_BYTES):
                     piece = read(os.path.join(source, file), start, min(PIECE_BYTES, record['bytes'] - start))
                     digest.update(piece)
-                    _write(copy, piece)
+                    copy.write(piece)
+                copy.flush()
                 os.fsync(copy.fileno())
             if digest.record() != record:
                 raise JobError('%s does not have the content that its server has written: report this as a bug of '
@@ -82,9 +83,3 @@ def fetch(read: Callable[[str, int, int], bytes], files: Dict[str, Dict[str, Any
     except OSError as error:
         raise CheckpointError('cannot write rows of a dynamic table into %s: %s. Free space there, or save into '
                               'another directory' % (path, error.strerror or error)) from error
-
-
-def _write(file: Any, data: bytes) -> None:
-    view = memoryview(data)
-    while len(view):
-        view = view[file.write(view):]

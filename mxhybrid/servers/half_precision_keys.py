@@ -69,10 +69,6 @@ class WireFormat:
             target[:] = rows
             self._alarm.look(target, 'gradients pushed', rows)
 
-    def warn(self, values: str) -> None:
-        """Warn, once, that the lane has found `values`, in words, that do not fit into float16."""
-        self._alarm.sound(values)
-
     def widen(self, rows: np.ndarray) -> np.ndarray:
         """Return pulled rows as rows of elements."""
         if not self._is_half:

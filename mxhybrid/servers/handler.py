@@ -12,11 +12,13 @@ classes marked with :func:`mxhybrid.row_wise`, are imported while a command is c
 import atexit
 import functools
 import json
+import operator
 import os
 import struct
 import sys
 import time
 import traceback
+from collections import Counter
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -214,10 +216,9 @@ class Handler(Optimizer):
 
     def do_dynamic_statistics(self, keys: List[int]) -> None:
         """Leave the statistics of a dynamic table's partitions in the mailbox, summed."""
-        totals: Dict[str, int] = {}
+        totals: Counter[str] = Counter()
         for shard in self._dynamic_shards(keys).values():
-            for name, value in shard.with_store(lambda store: store.statistics()).items():
-                totals[name] = totals.get(name, 0) + value
+            totals.update(shard.with_store(RowStore.statistics))
         self._answer({'answer': totals})
 
     def do_dynamic_save(self, keys: List[int], directory: str, since: Optional[Marks], file: str, digest: str) -> None:
@@ -241,7 +242,7 @@ class Handler(Optimizer):
             self.do_dynamic_look(keys, file, digest)
             return
         self._answer({'answer': [since is not None and all(
-            shard.with_store(functools.partial(_knows_changes, since[str(number)]))
+            shard.with_store(operator.methodcaller('knows_changes', since[str(number)]))
             for number, shard in self._dynamic_shards(table_keys).items()) for table_keys, since in tables]})
 
     def do_dynamic_save_copy(self, keys: List[int], tables: List[Tuple[List[int], str, Optional[Marks]]],
@@ -447,10 +448,6 @@ class Handler(Optimizer):
             self._trace_sender.finish()
         if self._lifeline is not None:
             self._lifeline.fail(text)
-
-
-def _knows_changes(since: int, store: RowStore) -> bool:
-    return store.knows_changes(since)
 
 
 def server_name() -> str:

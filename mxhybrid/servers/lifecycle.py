@@ -11,7 +11,7 @@ from ..lane.row_format import RowFormat
 from ..native.arrays import allocate_rows, trim_heap
 from .cluster import ParameterServers
 from .half_precision_keys import PullOrdering, WireFormat, half_pairs, packed_width
-from .keys import TableKind
+from .keys import TableKeys, TableKind
 from .partitioning import partition_count
 from .table import Table
 
@@ -48,35 +48,40 @@ def create_table(servers: ParameterServers, spec: TableSpec, mode: str, values: 
     Its rows are the `values` of the worker that initialises, or zeros.
     InputError on all workers, with nothing changed, if the servers have too few keys left.
     """
-    name, dtype, exact = spec.name, np.dtype(spec.dtype), spec.exact
+    name, dtype = spec.name, np.dtype(spec.dtype)
     rows, width = spec.shape[0], int(np.prod(spec.shape[1:]))
-    if servers.on_lane and spec.staleness:
-        assert servers.lane is not None
+    if servers.lane is not None and spec.staleness:
         check_stale_rows(name, rows, spec.staleness, max(servers.lane.membership.worker_counts))
     halves = spec.row_format is RowFormat.FLOAT16 and not servers.on_lane
-    kind = TableKind(rows, width, dtype.name, halves, exact or servers.on_lane, spec.even)
+    kind = TableKind(rows, width, dtype.name, halves, spec.exact or servers.on_lane, spec.even)
     count = partition_count(rows, width, dtype.itemsize, spec.partitions)
     keys = servers.keys.take(name, kind, count, dtype.itemsize * (kind.exact or not halves) + 2 * halves)
-    partitioning = keys.partitioning
     if servers.on_lane:
-        table = Table(servers, name, partitioning, dtype, WireFormat(name, dtype, width, partitioning.keys))
+        table = Table(servers, name, keys.partitioning, dtype)
         table.row_format, table.staleness = spec.row_format, spec.staleness
         servers.open_table(table)
-        if values is not None:
-            table.assign(values)
-        table.open(mode)
-        servers.tables[name] = table, keys
-        return table
+    else:
+        table = _create_native(servers, name, keys, values)
+    if values is not None and (servers.on_lane or keys.used):
+        table.assign(values)
+    table.open(mode)
+    servers.tables[name] = table, keys
+    return table
+
+
+def _create_native(servers: ParameterServers, name: str, keys: TableKeys, values: Optional[Values]) -> Table:
+    """Create a table whose rows travel by ps-lite; only new keys get the `values`."""
     # At the native store's own barrier, below, no worker of any host may have rows under way.
     servers.link.settle()
     servers.barrier()
+    kind, partitioning, dtype, width = keys.kind, keys.partitioning, np.dtype(keys.kind.dtype), keys.kind.width
     servers.command('table', table=name, keys=partitioning.keys, width=width,
-                    rows=[partitioning.shape(part)[0] for part in range(count)],
+                    rows=[partitioning.shape(part)[0] for part in range(partitioning.count)],
                     push_keys=keys.push_keys, pair_keys=keys.pair_keys)
-    ordering = PullOrdering() if halves else None
-    half_table = Table(servers, name, replace(partitioning, keys=keys.pair_keys), dtype,
-                 WireFormat(name, dtype, width, keys.pair_keys, keys.push_keys, ordering)) if halves else None
-    if half_table is not None and not exact:
+    ordering = PullOrdering() if kind.halves else None
+    half_table = Table(servers, name, replace(partitioning, keys=keys.pair_keys), dtype, WireFormat(
+        name, dtype, width, keys.pair_keys, keys.push_keys, ordering)) if kind.halves else None
+    if half_table is not None and not kind.exact:
         table = half_table
     else:
         table = Table(servers, name, partitioning, dtype,
@@ -90,10 +95,6 @@ def create_table(servers: ParameterServers, spec: TableSpec, mode: str, values: 
         if not keys.used:
             _fill(table, partitioning.keys, dtype, width, values)
         table.touch()
-    if keys.used and values is not None:
-        table.assign(values)
-    table.open(mode)
-    servers.tables[name] = table, keys
     return table
 
 
@@ -109,16 +110,19 @@ def check_stale_rows(name: str, rows: int, staleness: int, workers: int) -> None
 def _fill(table: Table, keys: Sequence[int], dtype: Any, width: int, values: Optional[Values],
           all_rows: bool = True) -> None:
     """Create one set of keys with all rows, or with the first row only."""
-    servers = table.servers
     for part, key in enumerate(keys):
-        shape = (table.partitioning.shape(part)[0], width)
-        if servers.rank == servers.initialiser:
-            local_ids = np.arange(shape[0] if all_rows else 1, dtype=np.int64)
-            value, view = allocate_rows(local_ids, shape, dtype)
-            view[:] = 0 if values is None else values(table.partitioning.members(part))
-        else:
-            value = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype, ctx=mx.cpu())
-        servers.initialise(key, value)
+        table.servers.initialise(key, rows_of_new_key(table, part, dtype, width, values, all_rows))
+
+
+def rows_of_new_key(table: Table, part: int, dtype: Any, width: int, values: Optional[Values] = None,
+                 all_rows: bool = True) -> Any:
+    """Return the array with which this worker creates the key of a partition; only the initialiser's has rows."""
+    shape = (table.partitioning.shape(part)[0], width)
+    if table.servers.rank != table.servers.initialiser:
+        return mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype, ctx=mx.cpu())
+    array, rows = allocate_rows(np.arange(shape[0] if all_rows else 1, dtype=np.int64), shape, dtype)
+    rows[:] = 0 if values is None else values(table.partitioning.members(part))
+    return array
 
 
 def _announce(half_table: Table) -> None:
@@ -133,13 +137,8 @@ def _announce(half_table: Table) -> None:
     half_table.touch()
 
 
-def retire_tables(servers: ParameterServers, prefixes: Tuple[str, ...]) -> None:
-    """Free the tables whose names begin with one of the prefixes (collective); no worker may use them any more."""
-    retire_named(servers, [name for name in servers.tables if name.startswith(prefixes)])
-
-
-def retire_named(servers: ParameterServers, names: Sequence[str]) -> None:
-    """Free tables by their names, as :func:`retire_tables` does."""
+def retire_tables(servers: ParameterServers, names: Sequence[str]) -> None:
+    """Free tables by their names (collective); no worker may use them any more."""
     mx.nd.waitall()
     tables = [servers.tables[name][0] for name in names]
     servers.link.settle()

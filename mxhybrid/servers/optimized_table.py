@@ -70,14 +70,10 @@ class OptimizedTable:
 
     def check_optimizer(self, optimizer: Any, wd: float) -> None:
         """Refuse settings with which the next update cannot be made (InputError); see :meth:`set_optimizer`."""
-        if not is_known(optimizer):
-            self._check_kind(optimizer, wd)
-            check_for_table(optimizer, self.name, self.dtype, wd)
-            return
-        # Checks depend on these settings only, which are mostly the same as at the update before.
+        # Checks of MXNet's classes depend on these settings only, mostly the same as at the update before.
         settings = (type(optimizer), wd, optimizer.multi_precision, getattr(optimizer, 'momentum', None),
                     getattr(optimizer, 'centered', None), getattr(optimizer, 'lazy_update', None), self._made_with)
-        if settings != self._checked:
+        if settings != self._checked or not is_known(optimizer):
             self._check_kind(optimizer, wd)
             check_for_table(optimizer, self.name, self.dtype, wd)
             check_change(self._made_with, optimizer, self.name)
@@ -95,13 +91,13 @@ class OptimizedTable:
         reference, attributes = recipe or recipe_of(optimizer)
         attributes = dict(attributes, lr=float(lr), wd=float(wd))
         current = (reference, attributes)
-        if self._made_with is None or self._made_with[0] != current[0]:
+        if self._made_with is None or self._made_with[0] != reference:
             self._made_with = current
         if current != self._sent or count != self.updates:
-            if self._sent is not None and self._sent[0] == current[0]:
+            if self._sent is not None and self._sent[0] == reference:
                 old = self._sent[1]
                 attributes = {name: value for name, value in attributes.items() if old.get(name, old) != value}
-            self._tell_optimizer(current[0], attributes, None if count == self.updates else count)
+            self._tell_optimizer(reference, attributes, None if count == self.updates else count)
             self._sent = current
         self.updates = count + 1
 

@@ -135,34 +135,16 @@ class Partition:
         """Store the rows of zeros that MXNet has left out: servers find a row by its position."""
         self._complete_states.clear()
         self._dense = None  # the rows may have moved
-        ids, rows = row_sparse_parts(self.stored)
-        if len(ids) < self.shape[0]:
-            full, filled = allocate_rows(np.arange(self.shape[0]), self.shape, self.stored.dtype)
-            filled[:] = 0
-            filled[ids] = rows
-            full.copyto(self.stored)
-            self.stored.wait_to_read()
+        _all_rows(self.stored)
 
-    def state_rows(self, slot: int) -> Optional[np.ndarray]:
-        """Return optimizer state `slot` as a writable array of all rows; None if MXNet does not store all rows."""
-        array = state_arrays(self.state)[slot]
-        if array.stype == 'default':
-            return host_view(array).reshape(self.shape[0], -1)
-        ids, rows = row_sparse_parts(array)
-        return rows if len(ids) == self.shape[0] else None
+    def state_slots(self) -> List[Any]:
+        """Return the arrays of optimizer state, of MXNet or of NumPy."""
+        return state_arrays(self.state)
 
     def all_state_rows(self, slot: int) -> np.ndarray:
         """Return optimizer state `slot` as a writable array of all rows; make MXNet store them all if it does not."""
-        all_rows = self.state_rows(slot)
-        if all_rows is None:
-            array = state_arrays(self.state)[slot]
-            ids, rows = row_sparse_parts(array)
-            full, filled = allocate_rows(np.arange(self.shape[0]), array.shape, array.dtype)
-            filled[:] = 0
-            filled[ids] = rows
-            full.copyto(array)
-            _, all_rows = row_sparse_parts(array)
-        return all_rows
+        array = state_arrays(self.state)[slot]
+        return host_view(array).reshape(self.shape[0], -1) if array.stype == 'default' else _all_rows(array)
 
     def write_state(self, slot: int, ids: np.ndarray, rows: np.ndarray) -> None:
         """Overwrite rows of optimizer state `slot` by the first elements of rows, which may be wider."""
@@ -175,8 +157,8 @@ class Partition:
         if optimizer is None or not source.has_state:
             return
         self.ensure_state(optimizer)
-        for slot, array in enumerate(state_arrays(source.state)):
-            if array.stype == 'default' or len(row_sparse_parts(array)[0]):
+        for slot, array in enumerate(source.state_slots()):
+            if getattr(array, 'stype', 'default') == 'default' or len(row_sparse_parts(array)[0]):
                 self.all_state_rows(slot)[mine] = source.all_state_rows(slot)[theirs]
 
     def read(self, slot: int, start: int, stop: int, optimizer: TableOptimizer) -> np.ndarray:
@@ -197,6 +179,18 @@ class Partition:
         inside = (ids >= start) & (ids < stop)
         full[ids[inside] - start] = rows[inside]
         return full
+
+
+def _all_rows(array: Any) -> np.ndarray:
+    """Return the rows of a row_sparse array, writable; make MXNet store them all, with zeros, if it does not."""
+    ids, rows = row_sparse_parts(array)
+    if len(ids) < array.shape[0]:
+        full, filled = allocate_rows(np.arange(array.shape[0]), array.shape, array.dtype)
+        filled[:] = 0
+        filled[ids] = rows
+        full.copyto(array)
+        _, rows = row_sparse_parts(array)
+    return rows
 
 
 def updated_optimizer(known: Optional[TableOptimizer], parts: List[Partition], reference: str,

@@ -10,7 +10,7 @@ decides its server.
 """
 import math
 from dataclasses import dataclass
-from typing import Iterator, Optional, Tuple
+from typing import Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -134,18 +134,16 @@ class Placement:
 
     def place(self, rows: int, width: int, itemsize: int, count: int) -> Partitioning:
         """Place the `count` partitions of a table."""
-        keys, servers = [], []
+        servers = []
         for part in range(count):
             server = min(range(self.num_servers), key=lambda s: (self.bytes_on[s], s))
             self.bytes_on[server] += rows_in_partition(rows, count, part) * width * itemsize
             servers.append(server)
-            keys.append(self.key_on(server))
-        return Partitioning(rows, width, tuple(keys), tuple(servers))
+        return self._with_keys(rows, width, servers)
 
     def spread(self, rows: int, width: int, itemsize: int, count: int) -> Partitioning:
         """Place the `count` partitions of a table on all servers in turn, whatever their loads."""
-        servers = tuple(part % self.num_servers for part in range(count))
-        partitioning = Partitioning(rows, width, tuple(map(self.key_on, servers)), servers)
+        partitioning = self._with_keys(rows, width, [part % self.num_servers for part in range(count)])
         self.claim(partitioning, itemsize)
         return partitioning
 
@@ -157,7 +155,7 @@ class Placement:
         The old partitions no longer count as load.
         """
         self.release(old, itemsize)
-        keys, servers = [], []
+        servers = []
         step = math.gcd(old.count, count)
         for part in range(count):
             size = rows_in_partition(old.rows, count, part) * old.width * itemsize
@@ -169,8 +167,10 @@ class Placement:
                          key=lambda s: (sources_on[s], -self.bytes_on[s], -s))
             self.bytes_on[server] += size
             servers.append(server)
-            keys.append(self.key_on(server))
-        return Partitioning(old.rows, old.width, tuple(keys), tuple(servers))
+        return self._with_keys(old.rows, old.width, servers)
+
+    def _with_keys(self, rows: int, width: int, servers: List[int]) -> Partitioning:
+        return Partitioning(rows, width, tuple(map(self.key_on, servers)), tuple(servers))
 
     def release(self, partitioning: Partitioning, itemsize: int) -> None:
         """Subtract partitions from the loads of their servers."""

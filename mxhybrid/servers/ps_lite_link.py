@@ -1,5 +1,5 @@
 """The link of a worker to the servers by ps-lite, as with ``kvstore='dist_sync'``."""
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Optional
 
 import mxnet as mx
 import numpy as np
@@ -25,33 +25,12 @@ class PsLiteLink:
         `ahead` is 0: on this link tables have no staleness.
         """
         order = table.partitioning.order(ids)
-        arrival = self._client.pull(table, table.partitioning.offsets(ids[order]), priority)
-        return lambda result: arrival.write(result, order)
+        return self._client.pull(table, table.partitioning.offsets(ids[order]), order, priority)
 
     def request_uncached(self, table: Any, ids: np.ndarray) -> Callable[[np.ndarray], None]:
         """Request rows like :meth:`request`: this link caches no rows."""
         self.settle()
         return self.request(table, ids, 0)
-
-    def delivers(self, table: Any) -> bool:
-        """Return whether compiled code can write rows to an array."""
-        return False
-
-    def deliver(self, table: Any, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int) -> None:
-        """Not supported, see :meth:`delivers`."""
-        raise NotImplementedError
-
-    def deliver_copies(self, table: Any, ids: np.ndarray, outs: List[Any], priority: int) -> bool:
-        """Not supported, see :meth:`delivers`: return False."""
-        return False
-
-    def overflows(self, table: Any) -> List[str]:
-        """Not supported: the client checks the values that it rounds."""
-        raise NotImplementedError
-
-    def cache_counts(self, table: Any) -> Tuple[int, int]:
-        """Not supported: this link has no dynamic tables."""
-        raise NotImplementedError
 
     def settle_deliveries(self, table: Any) -> None:
         """Wait for deliveries: this link has none."""

@@ -14,12 +14,11 @@ network as the table has.  Then the rows move:
 Keys cannot be deleted.  The servers give the memory of the old keys back to the system.  A later move to the same count
 uses these keys again, without the push of all rows.
 """
-from typing import Any
-
 import numpy as np
 
 from ..base.errors import InputError
-from ..native.arrays import allocate_rows, trim_heap
+from ..native.arrays import trim_heap
+from .lifecycle import rows_of_new_key
 from .partitioning import Partitioning, chunks, partition_count
 from .protocol import CAPTURE, overwrite_mode
 from .table import Table
@@ -57,7 +56,6 @@ def repartition(table: Table, partitions: int) -> None:
         placement.claim(former, itemsize)
     target = table.successor(new)
     if servers.on_lane:
-        target.row_format = table.row_format
         servers.open_table(target)
     elif former is None:
         _create(target)
@@ -68,8 +66,9 @@ def repartition(table: Table, partitions: int) -> None:
     target.touch()
     target.set_mode(table.mode)
     servers.command('release', keys=old.keys)
-    if servers.on_lane:
-        servers.replace_table(target, table)
+    if servers.lane is not None:
+        servers.drop_table(table)
+        servers.lane.move(target, table)
     else:
         table.touch()
     servers.link.settle()  # until then the link uses the old partitions
@@ -86,17 +85,9 @@ def _create(target: Table) -> None:
     # One partition of each server at a time: servers work in parallel, and none buffers many messages.
     for start in range(0, partitioning.count, servers.num_servers):
         parts = range(start, min(start + servers.num_servers, partitioning.count))
-        servers.initialise([partitioning.keys[part] for part in parts], [_contents(target, part) for part in parts])
+        servers.initialise([partitioning.keys[part] for part in parts],
+                           [rows_of_new_key(target, part, target.dtype, partitioning.width) for part in parts])
     target.touch()
-
-
-def _contents(target: Table, part: int) -> Any:
-    if target.servers.rank != target.servers.initialiser:
-        return target.empty(part)
-    shape = target.partitioning.shape(part)
-    value, rows = allocate_rows(np.arange(shape[0], dtype=np.int64), shape, target.dtype)
-    rows[:] = 0
-    return value
 
 
 def rows_between_servers(old: Partitioning, new: Partitioning) -> np.ndarray:

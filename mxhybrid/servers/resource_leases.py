@@ -19,10 +19,10 @@ from .lifecycle import retire_tables
 
 
 class Lease:
-    """The lease of a store, which lasts as long as this object; its number is equal on all workers."""
+    """The lease of a store, which lasts as long as this object; its prefix is equal on all workers."""
 
-    def __init__(self, number: int):
-        self.prefix = _prefix(number)
+    def __init__(self, prefix: str):
+        self.prefix = prefix
 
 
 class ResourceLeases:
@@ -31,17 +31,16 @@ class ResourceLeases:
     def __init__(self, collective: Collective, servers: ParameterServers):
         self._collective, self._servers = collective, servers
         self._numbers = itertools.count()
-        #: Numbers of the leases that were not released; equal on all workers.
-        self._active: Set[int] = set()
-        #: Numbers of the leases whose stores are gone in this worker.  Finalizers, in any thread, only append to it.
-        self._gone: List[int] = []
+        #: Prefixes of the leases that were not released; equal on all workers.
+        self._active: Set[str] = set()
+        #: Prefixes of the leases whose stores are gone in this worker.  Finalizers, in any thread, only append to it.
+        self._gone: List[str] = []
 
     def new(self) -> Lease:
         """Make the lease of a new store (on all workers)."""
-        number = next(self._numbers)
-        lease = Lease(number)
-        self._active.add(number)
-        weakref.finalize(lease, self._gone.append, number).atexit = False
+        lease = Lease('hybrid%d' % next(self._numbers))
+        self._active.add(lease.prefix)
+        weakref.finalize(lease, self._gone.append, lease.prefix).atexit = False
         return lease
 
     def meet(self, value: Any, name: str) -> List[Any]:
@@ -50,18 +49,14 @@ class ResourceLeases:
             # A Trainer is part of reference cycles, which Python may not collect while memory grows.
             gc.collect()
         everyone = self._collective.allgather_json([value, self._gone[:]], name)
-        gone = set.intersection(*[set(numbers) for _, numbers in everyone]) & self._active
+        gone = set.intersection(*[set(prefixes) for _, prefixes in everyone]) & self._active
         if gone:
             self._active -= gone
-            for number in gone:
-                self._gone.remove(number)
-            prefixes = tuple(_prefix(number) + '.' for number in sorted(gone))
-            retire_tables(self._servers, prefixes)
-            self._collective.forget(prefixes)
+            for prefix in gone:
+                self._gone.remove(prefix)
+            beginnings = tuple(prefix + '.' for prefix in sorted(gone))
+            retire_tables(self._servers, [name for name in self._servers.tables if name.startswith(beginnings)])
+            self._collective.forget(beginnings)
             # Other stores may use the memory as soon as all workers have released it.
             self._servers.barrier()
         return [their_value for their_value, _ in everyone]
-
-
-def _prefix(number: int) -> str:
-    return 'hybrid%d' % number

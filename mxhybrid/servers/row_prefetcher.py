@@ -99,11 +99,15 @@ class RowPrefetcher:
         write_late = self._request(ids[late], priority)
 
         def write_all(result: np.ndarray) -> None:
-            for part, write in ((early, write_early), (late, write_late)):
-                rows = np.empty((np.count_nonzero(part), self._width), self._dtype)
-                write(rows)
-                result[part] = rows
+            result[early] = self._received(np.count_nonzero(early), write_early)
+            result[late] = self._received(np.count_nonzero(late), write_late)
         return write_all
+
+    def _received(self, count: int, write: Write) -> np.ndarray:
+        """Wait for that number of rows and return them."""
+        rows = np.empty((count, self._width), self._dtype)
+        write(rows)
+        return rows
 
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int) -> None:
         """Write rows to `result`, see :meth:`mxhybrid.servers.table.Table.pull`."""
@@ -151,9 +155,7 @@ class RowPrefetcher:
         def write_all(result: np.ndarray) -> None:
             result[is_present] = rows[positions[is_present]]
             if write_missing is not None:
-                missing = np.empty((np.count_nonzero(~is_present), self._width), self._dtype)
-                write_missing(missing)
-                result[~is_present] = missing
+                result[~is_present] = self._received(np.count_nonzero(~is_present), write_missing)
         return write_all
 
     def _send_unsent(self) -> None:
@@ -176,13 +178,11 @@ class RowPrefetcher:
         self._store_requested()
         if self._ahead is not None:
             ids, priority, early, write = self._ahead
-            rows = np.empty((np.count_nonzero(early), self._width), self._dtype)
-            write(rows)
+            rows = self._received(np.count_nonzero(early), write)
             self._ahead = ids, priority, early, lambda result: np.copyto(result, rows)
 
     def _store_requested(self) -> None:
         if self._requested is not None:
             ids, write = self._requested
-            rows = np.empty((len(ids), self._width), self._dtype)
-            write(rows)
-            self._requested, self._rows = None, (ids, rows)
+            self._rows = ids, self._received(len(ids), write)
+            self._requested = None

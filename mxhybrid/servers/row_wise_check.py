@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
-from ..native.arrays import host_view, make_row_sparse, row_sparse_parts
+from ..native.arrays import make_row_sparse
 from ..native.optimizer_state import rates_of, state_arrays
 from ..native.optimizers import TableOptimizer, attributes_of, name_of, reference_of
 from .partition_state import Partition
@@ -45,7 +45,8 @@ def check_row_wise(optimizer: Any, table: str, shape: Tuple[int, ...], dtype: An
                                      'one row for each row, no longer and of the same dtype'
                              % (_ROWS, width, dtype, tuple(array.shape), state_dtype))
     for slot in range(-1, len(arrays)):
-        rows, rows_of_halves = (_joined([_rows(part, slot) for part in parts]) for parts in (whole, halves))
+        rows, rows_of_halves = (_joined([part.view if slot < 0 else part.all_state_rows(slot) for part in parts])
+                                for parts in (whole, halves))
         tolerance = _TOLERANCE[dtype.name]
         if not np.allclose(rows, rows_of_halves, rtol=tolerance, atol=tolerance, equal_nan=True):
             raise InputError(about + 'rows change when the table is cut into partitions, so something is shared '
@@ -73,19 +74,6 @@ def _train(optimizer: Any, parts: List[Partition], width: int, dtype: np.dtype) 
         for part in parts:
             in_part = ids % len(parts) == part.key
             part.update(table_optimizer, make_row_sparse(ids[in_part] // len(parts), rows[in_part], part.shape))
-
-
-def _rows(part: Partition, slot: int) -> np.ndarray:
-    """Return all rows of the weights, or of state `slot`."""
-    if slot < 0:
-        return part.view
-    array = state_arrays(part.state)[slot]
-    if array.stype == 'default':
-        return host_view(array).reshape(part.shape[0], -1)
-    ids, stored = row_sparse_parts(array)
-    rows = np.zeros((part.shape[0], stored.shape[1]), stored.dtype)
-    rows[ids] = stored
-    return rows
 
 
 def _joined(parts: List[np.ndarray]) -> np.ndarray:

@@ -11,11 +11,10 @@ from mxnet import ndarray as nd
 
 from ..lane.agent import Agent
 from ..native.arrays import make_row_sparse, row_sparse_parts
-from ..native.optimizer_state import state_arrays, state_widths
+from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
 from .kernel_rules import has_kernel, kernel_rule
 from .lane_partition import LanePartition
-from .partition_state import Partition
 from .protocol import CAPTURE, OPTIMIZE, state_slot
 
 
@@ -138,22 +137,10 @@ class Shard(LanePartition):
         self._dense = dense  # it shares memory with the rows, not with `stored`
 
     def state_slots(self) -> List[Any]:
-        """Return the arrays of optimizer state."""
-        return list(self._arrays) or state_arrays(self.state)
-
-    def state_rows(self, slot: int) -> Optional[np.ndarray]:
-        return self._arrays[slot] if self._arrays else super().state_rows(slot)
+        return list(self._arrays) or super().state_slots()
 
     def all_state_rows(self, slot: int) -> np.ndarray:
         return self._arrays[slot] if self._arrays else super().all_state_rows(slot)
-
-    def take(self, source: Partition, mine: slice, theirs: slice, optimizer: Optional[TableOptimizer]) -> None:
-        self.view[mine] = source.view[theirs]
-        if optimizer is None or not source.has_state:
-            return
-        self.ensure_state(optimizer)
-        for slot, _ in enumerate(self.state_slots()):
-            self.all_state_rows(slot)[mine] = source.all_state_rows(slot)[theirs]
 
     def read(self, slot: int, start: int, stop: int, optimizer: TableOptimizer) -> np.ndarray:
         self.ensure_state(optimizer)

@@ -9,10 +9,9 @@ from ..base.errors import InputError
 from ..lane.row_format import RowFormat
 from .cluster import ParameterServers
 from .half_precision_keys import WireFormat
-from .optimized_table import OptimizedTable
 from .partitioning import Partitioning, chunks, rows_in_partition
-from .protocol import ASSIGN, CAPTURE, MAILBOX_ELEMENTS, OPTIMIZE, REPLACE, overwrite_mode
-from .row_prefetcher import RowPrefetcher
+from .protocol import CAPTURE, MAILBOX_ELEMENTS, OPTIMIZE, REPLACE, overwrite_mode
+from .served_table import ServedTable
 
 #: Bytes of rows that travel in one push while a table is assigned.
 ASSIGN_CHUNK_BYTES = 32 << 20
@@ -21,58 +20,26 @@ ASSIGN_CHUNK_BYTES = 32 << 20
 PULL_CHUNK_BYTES = 8 << 20
 
 
-class Table(OptimizedTable):
+class Table(ServedTable):
     """A table on the servers.  Row ids are global; partitions are hidden.
 
-    With a `half_table`, rows that may be rounded travel through that table, which shows the rows of this one; both
-    tables are a `family`.  `former` partitionings, by count, have keys on the servers, without contents.
+    With a `half_table`, rows that may be rounded travel by ps-lite through that table, which shows the rows of this
+    one; both tables are a `family`.  `former` partitionings, by count, have keys on the servers, without contents.
     `seconds_to_create` include the transfer of all rows from one worker.
     """
 
     def __init__(self, servers: ParameterServers, name: str, partitioning: Partitioning, dtype: np.dtype,
-                 wire_format: WireFormat, half_table: Optional['Table'] = None):
-        super().__init__(name, partitioning.width, dtype)
-        self.servers = servers
-        #: The number of the table in its job, equal on all workers.
-        self.index = next(servers.table_numbers)
-        self.partitioning, self.wire_format, self._half_table = partitioning, wire_format, half_table
-        #: The form of rows on the lane, which rounds them.
-        self.row_format = RowFormat.EXACT
-        #: The number of last pushes of other workers that pulled rows may lack while the servers update them.
-        self.staleness = 0
-        self.family = [self]
+                 wire_format: Optional[WireFormat] = None, half_table: Optional['Table'] = None):
+        super().__init__(servers, name, partitioning.width, dtype)
+        self._use(partitioning, wire_format)
+        self._half_table = half_table
         if half_table is not None:
             half_table.family.insert(0, self)
-            self.family = half_table.family
-        self._empty: List[Any] = [None] * partitioning.count
-        self.mode = CAPTURE
-        self._prefetcher = RowPrefetcher(self._request, partitioning.width, dtype, lambda: self.lag)
+            self.family, self._prefetcher = half_table.family, half_table._prefetcher
         self.former: Dict[int, Partitioning] = {}
         self._successor: Optional['Table'] = None
         self._started = time.perf_counter()
         self.seconds_to_create = 0.0
-
-    def _request(self, ids: np.ndarray, priority: int, ahead: int = 0) -> Callable[[np.ndarray], None]:
-        return self.servers.link.request(self, ids, priority, ahead)
-
-    @property
-    def lag(self) -> int:
-        """The staleness of a pull of this thread at this time."""
-        return self.staleness if self.mode == OPTIMIZE and not self.servers.pulls_fresh else 0
-
-    def lags(self) -> List[int]:
-        """Return the number of rows that workers of this host pulled, by their lag; [] without staleness."""
-        lane = self.servers.lane
-        return lane.lags(self) if lane is not None and self.staleness else []
-
-    def _warn(self) -> None:
-        for values in self.servers.link.overflows(self) if self.row_format is RowFormat.FLOAT16 else ():
-            self.wire_format.warn(values)
-
-    @property
-    def server_keys(self) -> Sequence[int]:
-        """The keys of the partitions, which name them in commands."""
-        return self.partitioning.keys
 
     def open(self, mode: str) -> None:
         """Set the mode, once all rows are on the servers."""
@@ -82,9 +49,8 @@ class Table(OptimizedTable):
     def successor(self, partitioning: Partitioning) -> 'Table':
         """Return the table that carries rows to new partitions of this one."""
         if self._successor is None:
-            wire_format = WireFormat(self.name, self.dtype, partitioning.width, partitioning.keys)
-            self._successor = Table(self.servers, self.name, partitioning, self.dtype, wire_format)
-            self._successor.staleness = self.staleness
+            self._successor = Table(self.servers, self.name, partitioning, self.dtype)
+            self._successor.row_format, self._successor.staleness = self.row_format, self.staleness
         self._successor._use(partitioning)
         return self._successor
 
@@ -98,22 +64,17 @@ class Table(OptimizedTable):
         for table in self.family + ([self._successor] if self._successor is not None else []):
             self.servers.link.forget(table)
 
-    def _use(self, partitioning: Partitioning) -> None:
-        self.partitioning = partitioning
-        self.wire_format = WireFormat(self.name, self.dtype, partitioning.width, partitioning.keys)
-        self._empty = [None] * partitioning.count
-
-    def collect(self) -> None:
-        """Wait for rows that were prefetched, or that another thread writes."""
-        self._prefetcher.collect()
-        self.servers.link.settle_deliveries(self)
+    def _use(self, partitioning: Partitioning, wire_format: Optional[WireFormat] = None) -> None:
+        self.partitioning, self.server_keys = partitioning, partitioning.keys
+        self.wire_format = wire_format or WireFormat(self.name, self.dtype, partitioning.width, partitioning.keys)
+        self._empty: List[Any] = [None] * partitioning.count
 
     def touch(self) -> None:
         """Push no rows (collective), which frees the servers' buffers; call it after :meth:`collect`."""
         self.push_exactly(np.empty(0, np.int64), np.empty((0, self.partitioning.width), self.dtype))
 
     def can_read(self, width: int) -> bool:
-        """Return whether rows of optimizer state of `width` elements can be read, see :meth:`read`."""
+        """Return whether rows of optimizer state of `width` elements can be read, see :meth:`read_rows`."""
         return width * self.dtype.itemsize <= MAILBOX_ELEMENTS * 4
 
     def empty(self, part: int) -> Any:
@@ -124,11 +85,6 @@ class Table(OptimizedTable):
         return self._empty[part]
 
     @property
-    def keys_left(self) -> int:
-        """The number of keys that every server has left at least."""
-        return self.servers.keys.placement.keys_left()
-
-    @property
     def row_bytes(self) -> int:
         """Bytes of a row on the wire."""
         if self.row_format is not RowFormat.EXACT:
@@ -137,10 +93,9 @@ class Table(OptimizedTable):
 
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Push rows, (n, width), of the `ids`, int64, sorted and unique (collective); returns before servers answer."""
-        table = self._half_table or self
-        table._prefetcher.before_push(ids if table.lag else None)
-        table._push(ids, rows, priority)
-        table._prefetcher.after_push()
+        self._prefetcher.before_push(ids if self.lag else None)
+        (self._half_table or self)._push(ids, rows, priority)
+        self._prefetcher.after_push()
         self._warn()
 
     def push_exactly(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
@@ -150,38 +105,37 @@ class Table(OptimizedTable):
     def _push(self, ids: np.ndarray, rows: np.ndarray, priority: int, exact: bool = False) -> None:
         if not self.staleness:
             # Needed if the caller has not done it: after a push the host drops the rows that it caches.
-            (self._half_table or self)._prefetcher.settle()
+            self._prefetcher.settle()
             self.servers.link.settle_deliveries(self)
         self.servers.link.push(self, ids, rows, priority, exact)
 
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """Write the rows `ids`, after all earlier pushes of this worker, to `result` (blocks; not collective)."""
-        (self._half_table or self)._prefetcher.pull(ids, result, priority)
+        self._prefetcher.pull(ids, result, priority)
 
     def pull_later(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> Callable[[], None]:
         """Request rows; the function returned waits for them, see :class:`mxhybrid.native.deliveries.Deliveries`."""
-        return (self._half_table or self)._prefetcher.pull_later(ids, result, priority)
+        return self._prefetcher.pull_later(ids, result, priority)
 
     def deliver(self, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int = 0) -> None:
         """Request rows that the engine writes to `rows`, the memory of `array`; readers of the array wait for them."""
         self._warn()  # about rows before these: the check does not wait
-        link, prefetcher = self.servers.link, (self._half_table or self)._prefetcher
-        if self._half_table is None and not prefetcher.has_rows() and link.delivers(self):
-            prefetcher.mark_pulled()
-            link.deliver(self, ids, array, rows, priority)
+        lane = self.servers.lane
+        if lane is not None and not self._prefetcher.has_rows() and lane.delivers(self):
+            self._prefetcher.mark_pulled()
+            lane.deliver(self, ids, array, rows, priority)
         else:
-            self.servers.deliveries.put([array], prefetcher.pull_later(ids, rows, priority), priority)
+            self.servers.deliveries.put([array], self._prefetcher.pull_later(ids, rows, priority), priority)
 
     def deliver_copies(self, ids: np.ndarray, outs: List[Any], priority: int = 0) -> bool:
         """Request few rows and copy them to row_sparse `outs`, all in one call, see :meth:`deliver`.
 
         Return False, with nothing done, if that is not possible.
         """
-        prefetcher = (self._half_table or self)._prefetcher
-        if (self._half_table is not None or prefetcher.has_rows()
-                or not self.servers.link.deliver_copies(self, ids, outs, priority)):
+        lane = self.servers.lane
+        if lane is None or self._prefetcher.has_rows() or not lane.deliver_copies(self, ids, outs, priority):
             return False
-        prefetcher.mark_pulled()
+        self._prefetcher.mark_pulled()
         self._warn()
         return True
 
@@ -203,28 +157,17 @@ class Table(OptimizedTable):
 
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
         """Request rows before they are pulled, see :meth:`mxhybrid.servers.row_prefetcher.RowPrefetcher.prefetch`."""
-        (self._half_table or self)._prefetcher.prefetch(ids, priority, after_push)
-
-    def set_mode(self, mode: str) -> None:
-        """Set the meaning of later pushes to this table on the servers."""
-        self.mode = mode
-        self.servers.command('mode', keys=self.partitioning.keys, mode=mode)
-
-    def _tell_optimizer(self, reference: str, attributes: Dict[str, Any], count: Optional[int]) -> None:
-        self.servers.command('optimizer', table=self.name, keys=self.partitioning.keys, name=reference,
-                             attributes=attributes, count=count)
-        self.mode = OPTIMIZE
+        self._prefetcher.prefetch(ids, priority, after_push)
 
     def _drop_optimizer(self) -> None:
-        self.servers.command('forget_state', table=self.name, keys=self.partitioning.keys)
+        super()._drop_optimizer()
         if self.mode == OPTIMIZE:  # partitions that are made before the next optimizer comes could not update
             self.set_mode(REPLACE)
 
     def assign(self, values: Callable[[np.ndarray], np.ndarray], slot: int = -1) -> None:
         """Overwrite the weights, or optimizer state `slot`, with rows of worker 0's `values` (collective)."""
         former_mode = self.mode
-        prefetcher = (self._half_table or self)._prefetcher
-        prefetcher.before_push()
+        self._prefetcher.before_push()
         try:
             self.set_mode(overwrite_mode(slot))
             for ids in chunks(self.partitioning.rows, self.partitioning.width * self.dtype.itemsize,
@@ -234,18 +177,13 @@ class Table(OptimizedTable):
                 else:
                     self.touch()
                 self.servers.link.settle()
-            prefetcher.after_push()
+            self._prefetcher.after_push()
         finally:
             self.set_mode(former_mode)
 
     def chunks(self) -> Iterator[np.ndarray]:
         """Yield the ids of all rows in chunks that are small enough to pull at once."""
         return chunks(self.partitioning.rows, self.partitioning.width * self.dtype.itemsize, PULL_CHUNK_BYTES)
-
-    def hold_sums(self) -> None:
-        """Drop optimizer and state (on all workers): later pushes overwrite rows with their sum over the workers."""
-        self.forget_optimizer()
-        self.set_mode(ASSIGN)
 
     def expose(self, slot: int) -> None:
         """Overwrite the weights on the servers with optimizer state `slot`, so that workers can pull it.
@@ -276,10 +214,6 @@ class Table(OptimizedTable):
             states.append(array)
             self.servers.barrier()
         return states
-
-    def read(self, slot: int, width: int) -> np.ndarray:
-        """Return all rows of optimizer state `slot`, each of `width` elements (worker 0 only; not collective)."""
-        return self.read_rows(slot, width, 0, self.partitioning.rows)
 
     def read_rows(self, slot: int, width: int, first: int, last: int) -> np.ndarray:
         """Return rows ``first:last`` of optimizer state `slot`, each of `width` elements (worker 0 only).

@@ -45,7 +45,7 @@ class Table:
             keys = np.array(sorted(key for key in (self.changed if delta else self.rows)
                                    if key % partitions == partition), np.int64)
             removed = np.array(sorted(key for key in self.removed if key % partitions == partition), np.int64)
-            part_path = os.path.join(path, table_files.part_directory(partition))
+            part_path = os.path.join(path, str(partition))
             with PartWriter(part_path, dict(table_files.columns_of(DESCRIPTION), used=(np.uint32, None))) as part:
                 for piece in np.array_split(keys, 2):
                     part.append(piece, self.columns(piece))
@@ -87,7 +87,7 @@ def save(directory, table, step, delta=False, keep=3, partitions=2):
         if delta:
             newest_one = Reader(os.path.join(str(directory), folder.names(str(directory))[0]))
             bases = [reader.identity for reader in [newest_one] + newest_one.bases()]
-        parts = table.write(writer.make_table_directory(0), delta, partitions)
+        parts = table.write(writer.make_directory('table-00000'), delta, partitions)
         writer.add_table('users.weight', DESCRIPTION, delta, parts)
         return writer.commit(step, {'extra': {'at': step}}, keep, bases)
 

@@ -192,8 +192,8 @@ def test_the_newest_checkpoint_stays_until_it_is_closed(tmp_path):
     with NewestCheckpoint(str(tmp_path)) as checkpoint:
         assert checkpoint.find()
         write(tmp_path, 2, keep=1)
-        assert checkpoint.path == str(tmp_path / '00000001-step-1') and checkpoint.content['step'] == 1
-        assert_whole(checkpoint, 1)
+        assert checkpoint.reader.path == str(tmp_path / '00000001-step-1')
+        assert_whole(checkpoint.reader, 1)
     write(tmp_path, 3, keep=1)
     assert names(str(tmp_path)) == ['00000003-step-3']
 

@@ -20,7 +20,7 @@ from mxhybrid.checkpoint import dynamic_tables, files, folder
 from mxhybrid.checkpoint.collect import Item
 from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.newest import newest
-from mxhybrid.checkpoint.workers import _Alone, assign_rows
+from mxhybrid.checkpoint.workers import ALONE, assign_rows
 from mxhybrid.kvstore.local_table import LocalTable
 from mxhybrid.native.optimizer_state import count_update, set_counts, update_count
 from mxhybrid.row_store.row_store import FirstValues, RowStoreOptions, partition_of
@@ -228,7 +228,7 @@ def run_job(job, storage, options, operations, directory, model):
     model.partitions = 1 if job is None else job[2]
     if job is None:
         table = LocalTable('words', WIDTH, 'float64', first_values, options, **placement)
-        Training(table, _Alone(), options, directory, model).run(operations)
+        Training(table, ALONE, options, directory, model).run(operations)
         table.close()
         return
 

@@ -84,7 +84,7 @@ def test_a_value_that_is_not_needed_is_released(route, updater):
 
 def test_rows_continue_from_the_previous_route(route, updater):
     route.push([dense(2)], updater, 0)
-    route.decide(Choice('allreduce', 'forced'))
+    route.choice = Choice('allreduce', 'forced')
     rows = RowAllreduce(route)
     assert not route.takes_rows and rows.takes_rows and route.all_rows and not rows.all_rows
     rows.push_rows(IDS, np.ones((2, 2), 'float32'), updater, 0)

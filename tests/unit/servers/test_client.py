@@ -21,8 +21,9 @@ def table_of(rows, width, count, dtype, halves=False):
     dtype = np.dtype(dtype)
     push_keys = tuple(range(100, 100 + count)) if halves else None
     wire_format = WireFormat('embed', dtype, width, partitioning.keys, push_keys)
-    return SimpleNamespace(partitioning=partitioning, dtype=dtype, wire_format=wire_format, empty=lambda part: (
-        mx.nd.sparse.zeros('row_sparse', partitioning.shape(part), dtype=wire_format.pushed_as)))
+    return SimpleNamespace(name='embed', partitioning=partitioning, dtype=dtype, wire_format=wire_format,
+                           empty=lambda part: mx.nd.sparse.zeros('row_sparse', partitioning.shape(part),
+                                                                 dtype=wire_format.pushed_as))
 
 
 @st.composite
@@ -58,11 +59,12 @@ def test_rows_are_rounded_where_they_travel_as_float16():
     assert rows.dtype == np.float16 and rows[0, 0] == 2048
 
 
-def test_an_arrival_tells_of_missing_rows():
-    out = mx.nd.sparse.zeros('row_sparse', (4, 1))
-    arrival = client.Arrival('embed', [(0, 2)], [out], table_of(4, 1, 1, 'float32').wire_format)
+def test_a_pull_tells_of_missing_rows():
+    silent = SimpleNamespace(row_sparse_pull=lambda *arguments, **keywords: None)
+    ids = np.arange(2)
+    write = client.Client(silent).pull(table_of(4, 1, 1, 'float32'), ids, ids, 0)
     with pytest.raises(client.JobError, match='embed: a server answered a pull of 2 rows with 0'):
-        arrival.write(np.empty((2, 1), np.float32))
+        write(np.empty((2, 1), np.float32))
 
 
 def test_staleness_that_no_host_can_cache_is_refused():

@@ -11,7 +11,7 @@ from mxhybrid.row_store.row_store import FirstValues, RowStore, RowStoreOptions,
 from mxhybrid.servers import dynamic_table, file_pieces
 from mxhybrid.servers.dynamic_shard import named_table
 from mxhybrid.servers.dynamic_table import DynamicTableSpec, create_dynamic_table
-from mxhybrid.servers.lifecycle import retire_named, retire_tables
+from mxhybrid.servers.lifecycle import retire_tables
 from mxhybrid.telemetry.recorder import Recorder
 
 from ...helpers.nameless_files import nameless_files
@@ -249,7 +249,7 @@ def test_rows_in_files_equal_those_in_memory(tmp_path, workers, servers, partiti
         file_bytes = [table.statistics()['file_bytes'] for table in tables] if servers.rank == 0 else []
         open_files = len(nameless_files(tmp_path))
         servers.barrier()
-        retire_named(servers, [tables[2].name])
+        retire_tables(servers, [tables[2].name])
         return file_bytes, open_files
     with dynamic_job(workers, servers) as job:
         results = job.run(train)
@@ -274,7 +274,7 @@ def test_retired_tables_are_dropped():
             table = create_dynamic_table(servers, DynamicTableSpec('hybrid0.items', WIDTH, 'float32', FIRST, 3))
             table.set_optimizer(mx.optimizer.create('adagrad'), 0.1, 0.0, 0)
             table.push(KEYS, np.ones((len(KEYS), WIDTH)))
-            retire_tables(servers, ('hybrid0.',))
+            retire_tables(servers, [name for name in servers.tables if name.startswith('hybrid0.')])
             assert not servers.tables
         return True
     with dynamic_job([1, 1], [1, 1]) as job:

@@ -76,7 +76,7 @@ def hold_in_restore(path, part, rank):
 
     def held(*arguments):
         if rank == 0 and (part != 'rows' or arguments[1]):  # `load` also drops rows
-            write(path, os.path.basename(checkpoints[-1].path))
+            write(path, os.path.basename(checkpoints[-1].reader.path))
             wait_for(path.with_name('go').exists)
         return restore_part(*arguments)
     save_load.NewestCheckpoint.find = find_and_note
