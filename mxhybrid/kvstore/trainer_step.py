@@ -454,7 +454,9 @@ def is_hybrid(kvstore: Any) -> bool:
 
 
 def hooks_of(trainer: Any) -> Optional[TrainerHooks]:
-    """Return the hooks of a Trainer that has, or will have, a hybrid store; None for any other Trainer."""
+    """Return the hooks of a Trainer that has, or will have, a hybrid store; None for another Trainer, and for None."""
+    if trainer is None:
+        return None
     trainer_hooks = trainer.__dict__.get(_ATTRIBUTE)
     # A Trainer that could not be made has no such attribute, but its parameters know the Trainer.
     if trainer_hooks is None and is_hybrid(getattr(trainer, '_kvstore_params', {}).get('kvstore')):
