@@ -71,7 +71,7 @@ class EmbeddingInputs:
         self._lessons = 0
         self._hooks = [block.register_forward_pre_hook(self._note) for block in blocks]
         for table in self._tables:
-            table.observe(partial(self._note_keys, table.name))
+            table.observer = partial(self._note_keys, table.name)
         self._learns = True
 
     def _note(self, block: Any, inputs: Any) -> None:
@@ -105,7 +105,7 @@ class EmbeddingInputs:
             hook.detach()
         if self._learns:  # later a table may have another observer
             for table in self._tables:
-                table.observe(None)
+                table.observer = None
         self._hooks, self._learns = [], False
 
     def row_ids_in(self, batch: Any) -> Dict[Any, np.ndarray]:

@@ -195,9 +195,7 @@ class StepConsistency:
             self._sum = store.backend.allreduce_numbers(report)
 
     def _checksum_of_multipliers(self, params: List[Any]) -> float:
-        multipliers = [value for param in params for value in (param.lr_mult, param.wd_mult)]
-        for pair in self._tables.multipliers():
-            multipliers += pair
+        multipliers = [value for param in [*params, *self._tables.params] for value in (param.lr_mult, param.wd_mult)]
         if not is_same(multipliers, self._multipliers):
             self._checksum = float(zlib.crc32(np.array(multipliers, np.float64).tobytes()))
             # An array that is a multiplier could change and stay the same object.
