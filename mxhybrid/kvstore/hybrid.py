@@ -391,7 +391,7 @@ class Hybrid(KVStore):
     def sum_sharded(self, keys: Sequence[Any], start_sums: Callable[[], None]) -> None:
         """Call ``start_sums()``, which starts the sums of sharded gradients of these keys (collective)."""
         with self._meter.call('pushpull', parameter='%d parameters' % len(keys)):
-            self._backend.before_sums(self._arguments.route('pushpull', keys[0]))  # type: ignore[union-attr]
+            self._backend.before_push(self._arguments.route('pushpull', keys[0]))  # type: ignore[union-attr]
             start_sums()
         self._maybe_report()
 

@@ -77,8 +77,8 @@ class OnDemandSwitch:
         if not self.copies:
             return
         keys = list(self.copies)
-        votes = self._backend.any_of([all_leave or self._leaves(key) for key in keys] + [local, not local],
-                                    _LOCAL_UPDATE if local else '')
+        votes = self._backend.any_of([all_leave or self.copies[key].leaves or bool(self._unsupported_reason(key))
+                                      for key in keys] + [local, not local], _LOCAL_UPDATE if local else '')
         if votes[-1] and votes[-2]:
             # Workers that make a step have sent dense gradients, which cannot be withdrawn.
             raise InputError('%s: some workers call it while others make a step. All workers have to call it together '
@@ -87,9 +87,6 @@ class OnDemandSwitch:
         for key, leaves in zip(keys, votes):
             if leaves:
                 self._take_back(key)
-
-    def _leaves(self, key: int) -> bool:
-        return self.copies[key].leaves or bool(self._unsupported_reason(key))
 
     def take_back_all(self) -> None:
         """Take all weights back (collective); they may move to the servers again after some steps."""
@@ -129,7 +126,7 @@ class OnDemandSwitch:
             elif self._steps[key] > OBSERVED_STEPS:
                 due.append(key)
             else:
-                self._backend.pause_tuning(key)
+                self._backend.unsettled.add(key)
         if not due:
             return
         everyone = self._backend.allgather_json(
@@ -163,7 +160,7 @@ class OnDemandSwitch:
 
     def _refuse(self, key: int, reason: str) -> None:
         del self._steps[key]
-        self._backend.resume_tuning(key)
+        self._backend.unsettled.discard(key)
         if self._store.rank == 0:
             logger.debug('%s: no rows on demand: %s', self._trainer._params[key].name, reason)
 
@@ -174,13 +171,13 @@ class OnDemandSwitch:
 
     def _move_to_servers(self, key: int) -> None:
         del self._steps[key]
-        self._backend.resume_tuning(key)
+        self._backend.unsettled.discard(key)
         param, updaters = self._trainer._params[key], updaters_of(self._trainer)
         self._backend.serve(key, param._data[0], updaters[0].states.get(key), self._optimizer)
         for updater in updaters:
             drop_state(updater, key)
         self.copies[key] = WorkerCopy(self._trainer, key)
-        self._watch(key).note_move_to_servers(self.copies[key])
+        self._watch(key).copy = self.copies[key]
         param.__class__ = OnDemandParameter
         if self._store.rank == 0:
             logger.info('%s: servers update it from now on, and every worker pulls the rows that it needs', param.name)
