@@ -120,11 +120,6 @@ class TrainerHooks:
             with uncounted_reads(self._trainer):
                 self.first_values = share_first_values(self._trainer, job, self.tables)
 
-    def before_value_read(self, param: Any) -> None:
-        """Give this worker worker 0's value of a parameter that a recorded forward pass reads."""
-        if self.first_values and mx.autograd.is_recording():
-            self.first_values.share(param)
-
     # -- a step ------------------------------------------------------------------------------------------------
 
     def step(self, original: Callable[..., Any], batch_size: Any, ignore_stale_grad: bool = False) -> Any:
@@ -223,51 +218,46 @@ class TrainerHooks:
 
     def update(self, original: Callable[[bool], None], ignore_stale_grad: bool = False) -> None:
         """Surround ``Trainer._update``."""
-        trainer, switch = self._trainer, self.switch
+        trainer, switch, on_store = self._trainer, self.switch, self._trainer._update_on_kvstore
         if trainer._kvstore is None:
             original(ignore_stale_grad)
             return
         with trainer._kvstore.meter.update(), uncounted_reads(trainer), self._without_placeholders() as elsewhere:
             exchanged, self._exchanged = self._exchanged, False
             overflow, self._overflow = self._overflow, False
-            if not exchanged and trainer._kvstore.distributed and not trainer._update_on_kvstore:
+            if not exchanged and trainer._kvstore.distributed and not on_store:
                 self._note_local_update()
-            updater = None if trainer._update_on_kvstore else trainer._updaters[0]
             if exchanged:
                 self.consistency.before_update(ignore_stale_grad)
-            elif switch is not None and not trainer._update_on_kvstore:
+            elif switch is not None and not on_store:
                 switch.before_local_update()
-            if (loss_scaler_of(trainer) is not None and (self._has_shards or self.tables)
-                    and not trainer._update_on_kvstore):
+            scaler = loss_scaler_of(trainer)
+            if scaler is not None and not on_store and (self._has_shards or self.tables):
                 # Workers have different gradients, but must come to the same decision.
                 overflow, = trainer._kvstore.backend.any_of(
                     [any_overflows(trainer._params, float('inf')) or self.tables.overflow()], 'the loss scaler')
-                with contextlib.ExitStack() as around:
+            with contextlib.ExitStack() as around:
+                if not on_store:
+                    updater = trainer._updaters[0]
                     around.enter_context(self._compiled_updates.updating(trainer))
-                    if self.sharding is not None:
-                        around.enter_context(self.sharding.updating(updater))
-                    _update_scaled(loss_scaler_of(trainer), overflow, original, ignore_stale_grad)
-            elif trainer._update_on_kvstore and loss_scaler_of(trainer) is not None:
-                _update_scaled(loss_scaler_of(trainer), overflow, original, ignore_stale_grad)
-            else:
-                with contextlib.ExitStack() as around:
-                    if not trainer._update_on_kvstore:
-                        around.enter_context(self._compiled_updates.updating(trainer))
-                    if switch is not None and switch.copies and not trainer._update_on_kvstore:
+                    if switch is not None and switch.copies:
                         around.enter_context(switch.updating())
-                    if self._has_shards and not trainer._update_on_kvstore:
+                    if self._has_shards and scaler is None:
                         around.enter_context(updating_eagerly(trainer))
                     if self.sharding is not None:
                         around.enter_context(self.sharding.updating(updater))
+                if scaler is not None and (on_store or self._has_shards or self.tables):
+                    _update_scaled(scaler, overflow, original, ignore_stale_grad)
+                else:
                     self._update_all(original, ignore_stale_grad)
-                if switch is not None:
-                    switch.push_gradients()
+            if switch is not None:
+                switch.push_gradients()
             if self.tables:
                 if overflow:
                     self.tables.drop_gradients()
                 else:
                     self.tables.push(trainer._kvstore, self._optimizer,
-                                     () if trainer._update_on_kvstore else trainers.device_numbers(trainer))
+                                     () if on_store else trainers.device_numbers(trainer))
             if exchanged and not overflow:
                 self.consistency.after_update()
                 for key in elsewhere:  # or schedules would differ between workers
@@ -465,11 +455,10 @@ def hooks_of(trainer: Any) -> Optional[TrainerHooks]:
 
 
 def share_value_read(param: Any) -> None:
-    """Give this worker worker 0's value of a parameter, if need be, before the script reads the value."""
-    trainer = param._trainer
-    trainer_hooks = None if trainer is None else trainer.__dict__.get(_ATTRIBUTE)
-    if trainer_hooks is not None and trainer_hooks.first_values is not None:
-        trainer_hooks.before_value_read(param)
+    """Give this worker worker 0's value of a Trainer's parameter that a recorded forward pass reads."""
+    trainer_hooks = param._trainer.__dict__.get(_ATTRIBUTE)
+    if trainer_hooks is not None and trainer_hooks.first_values and mx.autograd.is_recording():
+        trainer_hooks.first_values.share(param)
 
 
 def _carry_over(trainer: Any, former: Hybrid, store: Hybrid, changed: Set[int]) -> None:
