@@ -181,7 +181,7 @@ class Distributed:
         route.update(ids, rows, optimizer, priority, devices)
 
     def before_push(self, route: Any) -> None:
-        """Note that gradients are about to be summed, first that of `route`; InputError for settings that cannot be."""
+        """Count a call that sums gradients, first that of `route`; before anything is sent, refuse wrong settings."""
         if self.updater is not None:
             self._check_settings(self.updater.optimizer)
         self._lifeline.count_call('push of %s' % route.name)

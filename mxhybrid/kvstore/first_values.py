@@ -67,7 +67,7 @@ def share_first_values(trainer: Any, job: Job, tables: TrainerTables) -> Optiona
     """
     assert job.collective is not None
     params = _shared_params(trainer)
-    entries = [[name, str(np.dtype(param.dtype)), [list(param.shape), _digest(param)] if has_values(param) else None]
+    entries = [[name, str(np.dtype(param.dtype)), [list(param.shape), digest_of(param)] if has_values(param) else None]
                for name, param in zip(_comparable_names(params), params)]
     summary = hashlib.blake2b(repr(entries).encode(), digest_size=8).hexdigest()
     everyone = job.collective.allgather_json([summary, job.count_trainer(), len(tables.params)],
@@ -98,7 +98,7 @@ def compare_first_values(trainer: Any, job: Job) -> None:
     assert job.collective is not None
     params = [param for param in _shared_params(trainer) if param.grad_req != 'null' and has_values(param)]
     names = _comparable_names(params)
-    digests = {name: _digest(param) for name, param in zip(names, params)}
+    digests = {name: digest_of(param) for name, param in zip(names, params)}
     fresh = [name for name, param in zip(names, params) if any(map(is_fresh, arrays_of(param)))]
     summary = hashlib.blake2b(repr(sorted(digests.items())).encode(), digest_size=8).hexdigest()
     if len(set(job.collective.allgather_json(summary, 'mxhybrid.first_step'))) == 1:
@@ -130,9 +130,9 @@ def _declared(entries: List[List[Any]]) -> List[List[Any]]:
     return [entry[:2] for entry in entries]
 
 
-def _digest(param: Any) -> str:
-    view = host_view(arrays_of(param)[0].as_nd_ndarray())
-    return array_digest(view).hex()
+def digest_of(param: Any) -> str:
+    """Return a digest of the values of a parameter on this worker's first device, as text."""
+    return array_digest(host_view(arrays_of(param)[0].as_nd_ndarray())).hex()
 
 
 def _broadcast(job: Job, param: Any, label: str) -> None:

@@ -230,13 +230,12 @@ class ShardedUpdates:
 
     def report_line(self) -> str:
         """Return a line of text about the memory of optimizer state on this worker."""
-        held = sum(int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize
-                   for key in self._bucket_of if key in self._updater.states
-                   for array in state_arrays(self._updater.states[key]) if isinstance(array, mx.nd.NDArray))
+        states = [array for key in self._bucket_of if key in self._updater.states
+                  for array in state_arrays(self._updater.states[key]) if isinstance(array, mx.nd.NDArray)]
         weights = [self._weight(key) for key in self._bucket_of]
         shards = [shard.weight for bucket in self._buckets for shard in bucket.shards.values()]
         return 'sharded updates: this worker updates %s of %s of weights, with %s of optimizer state' % (
-            size_text(_bytes_of(shards)), size_text(_bytes_of(weights)), size_text(held))
+            size_text(_bytes_of(shards)), size_text(_bytes_of(weights)), size_text(_bytes_of(states)))
 
 
 class _ShardedUpdater:
@@ -246,13 +245,14 @@ class _ShardedUpdater:
         self._sharding, self._updater, self._others = sharding, updater, others
 
     def __call__(self, keys: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any]) -> None:
-        work = list(zip(keys, gradients, weights))
-        for is_sharded, update in ((True, self._sharding.update), (False, None)):
-            selected = [item for item in work if self._sharding.is_sharded(item[0]) == is_sharded]
-            if selected and update is not None:
-                update(self._updater, *map(list, zip(*selected)))
-            elif selected:
-                self._others(*map(list, zip(*selected)))
+        sharded: List[Any] = []
+        others: List[Any] = []
+        for item in zip(keys, gradients, weights):
+            (sharded if self._sharding.is_sharded(item[0]) else others).append(item)
+        if sharded:
+            self._sharding.update(self._updater, *map(list, zip(*sharded)))
+        if others:
+            self._others(*map(list, zip(*others)))
 
 
 def _structure(state: Any) -> Any:

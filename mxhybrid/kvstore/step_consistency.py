@@ -32,7 +32,8 @@ import numpy as np
 from ..base.errors import InputError
 from ..comm.float16 import exceeds
 from ..native import trainers
-from ..native.arrays import array_digest, is_same, row_sparse_parts
+from ..native.arrays import is_same, row_sparse_parts
+from .first_values import digest_of
 from .trainer_tables import TrainerTables
 from .weight_shards import NETWORK_CALL, shard_of
 
@@ -309,7 +310,7 @@ class StepConsistency:
         if not params:
             return
         everyone = self._store.backend.allgather_json(
-            [_fingerprint(trainers.arrays_of(param)[0]) for param in params], 'new_values')
+            [digest_of(param) for param in params], 'new_values')
         for param, *digests in zip(params, *everyone):
             differing = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
             if differing:
@@ -352,10 +353,6 @@ def _learning_rate(optimizer: Any) -> float:
 
 def _number(value: float) -> str:
     return '%d' % value if value == np.floor(value) and abs(value) < 1e15 else repr(float(value))
-
-
-def _fingerprint(array: Any) -> str:
-    return array_digest(array.asnumpy()).hex()
 
 
 def any_overflows(params: List[Any], largest: float) -> bool:
