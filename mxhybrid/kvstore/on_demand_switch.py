@@ -12,6 +12,7 @@ Before each step the workers vote whether to take weights back: if the script of
 workers take it back.  They also take weights back when ``allreduce_grads()`` or ``load_states()`` is called, or
 ``update()`` without ``allreduce_grads()`` before it.
 """
+import functools
 from typing import Any, ContextManager, Dict, List, Optional, Tuple
 
 import mxnet as mx
@@ -104,8 +105,33 @@ class OnDemandSwitch:
     def updating(self) -> ContextManager[None]:
         """Surround an update in the workers; :meth:`push_gradients` then sends the gradients of weights on servers."""
         self._gradients = {}
-        return with_updaters(self._trainer, lambda updater: _GradientFilter(updater, self.copies, self._gradients,
-                                                                            self._stand_ins))
+        return with_updaters(self._trainer, lambda updater: functools.partial(self._update_others, updater))
+
+    def _update_others(self, updater: Any, keys: Any, gradients: Any, arrays: Any) -> None:
+        """Put the gradients of parameters on servers aside, and update with all others."""
+        others: List[Any] = []
+        stand_ins: List[StandIn] = []
+        for key, gradient, array in zip(keys, gradients, arrays):
+            if key not in self.copies:
+                others.append((key, gradient, array))
+                continue
+            self._gradients.setdefault(key, []).append(gradient)
+            if updater.aggregate_updates:
+                # MXNet's sgd updates several weights in one call.  If a gradient of the call is row_sparse, it uses
+                # other kernels, which do not leave the state alone while there is no momentum.  A row_sparse stand-in
+                # without rows keeps that choice of kernels, and changes nothing itself.
+                stand_in = StandIn('stands in for %r' % (key,))
+                stand_ins.append(stand_in)
+                if stand_in not in self._stand_ins or self._stand_ins[stand_in][0] is not array:
+                    self._stand_ins[stand_in] = (
+                        array, mx.nd.sparse.zeros('row_sparse', (1, 1), array.context, array.dtype),
+                        mx.nd.zeros((1, 1), array.context, array.dtype))
+                others.append((stand_in, *self._stand_ins[stand_in][1:]))
+        if len(others) > len(stand_ins):
+            updater(*zip(*others))
+        for stand_in in stand_ins:
+            for by_key in (updater.states, updater.states_synced, updater.optimizer._index_update_count):
+                by_key.pop(stand_in, None)
 
     def push_gradients(self) -> None:
         """Give the servers the gradients of the weights that they hold, after an update."""
@@ -202,41 +228,6 @@ class OnDemandSwitch:
         self._steps[key] = 0
         if self._store.rank == 0:
             logger.info('%s: workers pull the rows that any worker touched, and update them', param.name)
-
-
-class _GradientFilter:
-    """A stand-in for an Updater that puts the gradients of parameters on servers aside, and updates with all others."""
-
-    def __init__(self, updater: Any, copies: Dict[int, WorkerCopy], server_gradients: Dict[int, List[Any]],
-                 stand_in_arrays: Dict[StandIn, Tuple[Any, Any, Any]]):
-        self._updater, self._copies = updater, copies
-        self._server_gradients, self._arrays = server_gradients, stand_in_arrays
-
-    def __call__(self, keys: Any, gradients: Any, arrays: Any) -> None:
-        others: List[Any] = []
-        stand_ins: List[StandIn] = []
-        for key, gradient, array in zip(keys, gradients, arrays):
-            if key not in self._copies:
-                others.append((key, gradient, array))
-                continue
-            self._server_gradients.setdefault(key, []).append(gradient)
-            if self._updater.aggregate_updates:
-                # MXNet's sgd updates several weights in one call.  If a gradient of the call is row_sparse, it uses
-                # other kernels, which do not leave the state alone while there is no momentum.  A row_sparse stand-in
-                # without rows keeps that choice of kernels, and changes nothing itself.
-                stand_in = StandIn('stands in for %r' % (key,))
-                stand_ins.append(stand_in)
-                if stand_in not in self._arrays or self._arrays[stand_in][0] is not array:
-                    self._arrays[stand_in] = (
-                        array, mx.nd.sparse.zeros('row_sparse', (1, 1), array.context, array.dtype),
-                        mx.nd.zeros((1, 1), array.context, array.dtype))
-                others.append((stand_in, *self._arrays[stand_in][1:]))
-        if len(others) > len(stand_ins):
-            self._updater(*zip(*others))
-        for stand_in in stand_ins:
-            for by_key in (self._updater.states, self._updater.states_synced,
-                           self._updater.optimizer._index_update_count):
-                by_key.pop(stand_in, None)
 
 
 def switch_for(trainer: Any) -> Optional[OnDemandSwitch]:
