@@ -229,10 +229,6 @@ class Distributed:
         """Request rows that will be pulled."""
         route.prefetch(ids, priority, after_push)
 
-    def served_tables(self) -> List[Tuple[str, Any]]:
-        """Return the tables on servers by the names of their parameters; not dynamic tables."""
-        return [(route.name, route.server_table) for route in self.routes.values() if route.server_table is not None]
-
     def fresh_pulls(self) -> ContextManager[None]:
         """Surround pulls that get rows without staleness."""
         return self._servers.fresh_pulls()
