@@ -21,6 +21,7 @@ import mxnet as mx
 import numpy as np
 
 from ..base.log import get_logger
+from ..base.text import listed
 from ..job.job import Job
 from ..native.arrays import array_digest, host_view
 from ..native.trainers import arrays_of, has_values, is_fresh, is_row_sparse, params_of
@@ -29,9 +30,6 @@ from .trainer_tables import TrainerTables
 from .weight_shards import shard_of
 
 logger = get_logger(__name__)
-
-#: Most parameters that the warning names.
-_NAMED = 3
 
 
 class FirstValues:
@@ -109,11 +107,10 @@ def compare_first_values(trainer: Any, job: Job) -> None:
         differing = [name for name, digest in everyone[0][0].items()
                      if name in used and worker_digests.get(name, digest) != digest]
         if differing and job.rank == 0:
-            more = ' and %d more' % (len(differing) - _NAMED) if len(differing) > _NAMED else ''
-            logger.warning("worker %d has computed the gradients of its first step from other values of %s%s than "
+            logger.warning("worker %d has computed the gradients of its first step from other values of %s than "
                            "worker 0, because values were changed on some workers after the Trainer was made; from "
                            "this step on all workers have worker 0's. Load or set values before the Trainer is made, "
-                           "or the same values on every worker", rank, ', '.join(differing[:_NAMED]), more)
+                           "or the same values on every worker", rank, listed(differing))
             return
 
 

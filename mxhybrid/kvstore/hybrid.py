@@ -10,6 +10,7 @@ from mxnet.kvstore import KVStore, KVStoreBase
 from ..base.errors import InputError
 from ..base.log import get_logger
 from ..base.settings import TablePlan
+from ..base.text import listed
 from ..job.join import join, resolve_store
 from ..native import log_filter, trainers
 from ..native.forks import fork_guard
@@ -56,19 +57,7 @@ class Hybrid(KVStore):
     workers must make the same calls in the same order, also this one, except ``row_sparse_pull``, ``pull``,
     ``prefetch``, ``report`` and ``save_optimizer_states``.  Values are summed over workers and devices, not averaged.
     Servers free the memory of a store once all workers have dropped it, see :mod:`mxhybrid.servers.resource_leases`.
-
-    Parameters
-    ----------
-    **settings
-        Settings that :class:`mxhybrid.base.settings.Settings` declares, in any form that their checks take; a setting
-        that is None counts as not given.
-
-    Raises
-    ------
-    SettingError
-        A setting cannot work, on any worker, or must be the same on all workers and is not.
-    JobError
-        The other processes did not arrive in time.
+    Its settings, and the errors that it raises, are those of :func:`mxhybrid.create`.
 
     Notes
     -----
@@ -340,8 +329,7 @@ class Hybrid(KVStore):
                              "are numbers from 0: give each Trainer a store of its own, kvstore='hybrid' or another "
                              'mxhybrid.create()' % self._trainer[1])
         names = [param.name for param in [*trainers.params_of(trainer), *tables_split_off(trainer)]]
-        more = ' and %d more' % (len(names) - 3) if len(names) > 3 else ''
-        self._trainer = weakref.ref(trainer), ', '.join(names[:3]) + more
+        self._trainer = weakref.ref(trainer), listed(names)
 
     def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, shards: str, hints: Mapping[str, TablePlan]
                ) -> None:
