@@ -68,9 +68,9 @@ class StepConsistency:
 
     def __init__(self, trainer: Any, tables: TrainerTables):
         self._trainer, self._tables = trainer, tables
-        #: Names of parameters that got new values since the last step.
+        #: Names of parameters that got new values on this worker since the last step.
         self.new_values: Set[str] = set()
-        #: Batch size by which the last sum of gradients was divided; 0 before the first step.
+        #: Batch size by which the last sum of gradients was divided, which the next step compares; 0 at first.
         self.batch_size = 0.0
         # Whether this worker has joined.
         self._has_joined = False
@@ -126,7 +126,7 @@ class StepConsistency:
         else:
             stale = self._zero_stale(all_devices=not on_store or self._has_joined)
         if batch_size is not None and not self._has_joined:
-            self.note_batch_size(batch_size)
+            self.batch_size = float(batch_size)
         mode = _JOINED if self._has_joined else _BY_HAND if batch_size is None else _BY_STEP
         self._send(stale, overflows, ignore_stale, fresh_keys, mode)
         if self._has_joined:
@@ -143,14 +143,6 @@ class StepConsistency:
         if scaled and self._read()[2 * len(self._params)]:
             return None
         return self._keys_to_skip(stale) if on_store else set()
-
-    def note_batch_size(self, batch_size: float) -> None:
-        """Note the number by which sums of gradients are divided; the next step compares it."""
-        self.batch_size = float(batch_size)
-
-    def note_new_values(self, param: Any) -> None:
-        """Note that a parameter got new values on this worker."""
-        self.new_values.add(param.name)
 
     def before_update(self, ignore_stale: bool) -> None:
         """Prepare the update, after the exchange; InputError if this worker already knows that workers differ."""

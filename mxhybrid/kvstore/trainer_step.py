@@ -213,7 +213,7 @@ class TrainerHooks:
     def update_by_hand(self, original: Callable[..., Any], batch_size: Any, ignore_stale_grad: bool = False) -> Any:
         """Surround ``Trainer.update``, which divides by a batch size that all workers must give, and updates."""
         if self._exchanged:
-            self.consistency.note_batch_size(batch_size)
+            self.consistency.batch_size = float(batch_size)
         return original(batch_size, ignore_stale_grad)
 
     def update(self, original: Callable[[bool], None], ignore_stale_grad: bool = False) -> None:
@@ -362,7 +362,7 @@ class TrainerHooks:
             if trainer._update_on_kvstore:
                 trainer._reset_kvstore()  # as MXNet's set_data does; its initialize leaves the store as it is
             elif trainer._kvstore.distributed and shard_of(param) is None:
-                self.consistency.note_new_values(param)
+                self.consistency.new_values.add(param.name)
         if self._former is not None:
             self._new_values.add(param.name)
 
