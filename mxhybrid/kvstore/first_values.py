@@ -51,11 +51,6 @@ class FirstValues:
                 _broadcast(self._job, param, label)
                 del self._labels[param.name]
 
-    def share_all(self, params: List[Any]) -> None:
-        """Call :meth:`share` for all `params`, which other workers may have read already."""
-        for param in params:
-            self.share(param)
-
 
 def share_first_values(trainer: Any, job: Job, tables: TrainerTables) -> Optional[FirstValues]:
     """Give all workers worker 0's values of a Trainer that was just made, and of its dynamic `tables` (collective).

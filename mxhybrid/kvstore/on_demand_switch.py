@@ -13,7 +13,7 @@ workers take it back.  They also take weights back when ``allreduce_grads()`` or
 ``update()`` without ``allreduce_grads()`` before it.
 """
 import functools
-from typing import Any, ContextManager, Dict, List, Optional, Tuple
+from typing import Any, ContextManager, Dict, List, Tuple
 
 import mxnet as mx
 from mxnet.gluon.parameter import Parameter
@@ -228,10 +228,3 @@ class OnDemandSwitch:
         self._steps[key] = 0
         if self._store.rank == 0:
             logger.info('%s: workers pull the rows that any worker touched, and update them', param.name)
-
-
-def switch_for(trainer: Any) -> Optional[OnDemandSwitch]:
-    """Return the switch of a Trainer whose store was made, None if no parameter can move to servers."""
-    if trainer._kvstore.backend.serves_dense_weights and trainer._contains_sparse_grad:
-        return OnDemandSwitch(trainer)
-    return None

@@ -53,7 +53,7 @@ from .eager_updates import updating_eagerly
 from .first_values import FirstValues, compare_first_values, share_first_values
 from .hybrid import Hybrid
 from .on_demand_copy import uncounted_reads
-from .on_demand_switch import OnDemandSwitch, switch_for
+from .on_demand_switch import OnDemandSwitch
 from .sharded_updates import ShardedUpdates, sharding_for
 from .step_arrays import Gradients, StepArrays, step_arrays
 from .step_consistency import StepConsistency, any_overflows
@@ -84,6 +84,7 @@ class TrainerHooks:
         #: The dynamic tables.
         self.tables = TrainerTables(trainer)
         self.consistency = StepConsistency(trainer, self.tables)
+        #: Moves weights of embeddings to the servers; None if there are none that may move.
         self.switch: Optional[OnDemandSwitch] = None
         # Batch size and ignore_stale_grad of the call of step() that is under way.
         self._call: Optional[Tuple[float, bool]] = None
@@ -137,7 +138,8 @@ class TrainerHooks:
         if store is None:
             return
         if self.first_values is not None:
-            self.first_values.share_all(self._trainer._params)
+            for param in self._trainer._params:  # which other workers may have read already
+                self.first_values.share(param)
             if not self.first_values:
                 self.first_values = None
         self.tables.check(self._optimizer)
@@ -324,7 +326,8 @@ class TrainerHooks:
             trainer._params_to_init = unsharded(trainer._params_to_init)
         with uncounted_reads(trainer):
             if self.first_values:
-                self.first_values.share_all(trainer._params)
+                for param in trainer._params:
+                    self.first_values.share(param)
             if self._former is None and member().distributed:
                 compare_first_values(trainer, member())
             original()
@@ -344,7 +347,8 @@ class TrainerHooks:
         self.sharding = sharding_for(trainer)
         if self.sharding is not None:
             store.describe_state(self.sharding.report_line)
-        self.switch = switch_for(trainer)
+        self.switch = (OnDemandSwitch(trainer) if store.backend.serves_dense_weights and trainer._contains_sparse_grad
+                       else None)
 
     def reset_kvstore(self) -> None:
         """Keep the store as the former one, before ``Trainer._reset_kvstore``.

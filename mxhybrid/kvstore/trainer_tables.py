@@ -265,9 +265,7 @@ def tables_split_off(trainer: Any) -> List[TableParameter]:
 def refuse_store(tables: List[TableParameter], store: Any) -> None:
     """Refuse another store than the hybrid one (InputError)."""
     raise InputError("kvstore=%r: %s is a dynamic table, whose rows only the hybrid store updates: give the Trainer "
-                     "kvstore='hybrid', also in one process"
-                     % (store if isinstance(store, (str, type(None))) else getattr(store, 'type', store),
-                        tables[0].name))
+                     "kvstore='hybrid', also in one process" % (getattr(store, 'type', store), tables[0].name))
 
 
 def _compare(first: List[List[Any]], other: List[List[Any]], rank: int) -> None:
