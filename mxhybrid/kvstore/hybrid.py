@@ -90,7 +90,7 @@ class Hybrid(KVStore):
         #: Lines of the report about weights that are sharded.
         self._shards = ''
         #: A weak reference to the method that returns a line of the report about optimizer state.
-        self._state_line: Callable[[], Optional[Callable[[], str]]] = _nothing
+        self.state_line: Callable[[], Optional[Callable[[], str]]] = _nothing
         #: A weak reference to the method that returns the dynamic tables with their statistics.
         self._dynamic_tables: Callable[[], Optional[Callable[[], List[Any]]]] = _nothing
         #: The Trainer whose parameters have the keys of this store, and their names.
@@ -153,7 +153,7 @@ class Hybrid(KVStore):
         routes, (steps, before) = list(self.backend.routes.values()), self._initialised
         network = moved_between(before, self._job.network() or {}) if before else {}
         table = route_table(self._job, routes, network, steps_so_far(routes) - steps)
-        line, tables = self._state_line(), self._dynamic_tables()
+        line, tables = self.state_line(), self._dynamic_tables()
         dynamic = [] if tables is None else tables()
         served = [(route.name, route.server_table) for route in routes if route.server_table is not None]
         lags = lags_table(served + [(item.name, item.param.table) for item, _ in dynamic if item.param.is_served])
@@ -377,10 +377,6 @@ class Hybrid(KVStore):
             self.backend.before_push(self._arguments.route('pushpull', keys[0]))  # type: ignore[union-attr]
             start_sums()
         self._maybe_report()
-
-    def describe_state(self, line: Callable[[], str]) -> None:
-        """Show, in the report, the line of text that the method `line` returns about optimizer state."""
-        self._state_line = weakref.WeakMethod(line)
 
     def show_tables(self, tables: Callable[[], List[Any]], statistics: Callable[[], List[Any]]) -> None:
         """Show the dynamic tables that the method `tables` returns in records of steps, and in the report those that

@@ -82,11 +82,9 @@ class StepConsistency:
         # The batch size of the last step, and whether it differed from the one before.
         self._last_batch_size, self._changed = 0.0, False
         self._ever_fresh: Set[int] = set()
-        # Values that rarely change, with the numbers that follow from them.
+        # Multipliers of parameters, which rarely change, and the checksum that follows from them.
         self._multipliers: List[float] = []
         self._checksum = 0.0
-        self._settings: List[Any] = []
-        self._setting_numbers: List[float] = []
 
     @property
     def _store(self) -> Any:
@@ -182,7 +180,8 @@ class StepConsistency:
         report[2 * count:2 * count + 2] = overflows, ignore_stale
         report[first:first + width] = [
             self.batch_size, _learning_rate(optimizer), optimizer.wd, store.backend.call_count(NETWORK_CALL),
-            self._checksum_of_multipliers(params), self._tables.checksum(), *self._numbers_of_settings(optimizer), mode]
+            self._checksum_of_multipliers(params), self._tables.checksum(),
+            *(_setting_number(getattr(optimizer, name, None)) for name in _SETTINGS), mode]
         with self._lock:
             self._values = None
             self._sum = store.backend.allreduce_numbers(report)
@@ -194,12 +193,6 @@ class StepConsistency:
             # An array that is a multiplier could change and stay the same object.
             self._multipliers = multipliers if {float, int}.issuperset(map(type, multipliers)) else []
         return self._checksum
-
-    def _numbers_of_settings(self, optimizer: Any) -> List[float]:
-        settings = [getattr(optimizer, name, None) for name in _SETTINGS]
-        if not is_same(settings, self._settings):
-            self._settings, self._setting_numbers = settings, list(map(_setting_number, settings))
-        return self._setting_numbers
 
     def _read(self) -> np.ndarray:
         with self._lock:

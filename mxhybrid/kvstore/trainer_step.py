@@ -35,6 +35,7 @@ new store, which takes over from the former one, and read or write the state of 
 """
 import contextlib
 import tempfile
+import weakref
 from typing import Any, Callable, ContextManager, List, Optional, Set, Tuple
 
 import mxnet as mx
@@ -346,7 +347,7 @@ class TrainerHooks:
         self.tables.open(store)
         self.sharding = sharding_for(trainer)
         if self.sharding is not None:
-            store.describe_state(self.sharding.report_line)
+            store.state_line = weakref.WeakMethod(self.sharding.report_line)
         self.switch = (OnDemandSwitch(trainer) if store.backend.serves_dense_weights and trainer._contains_sparse_grad
                        else None)
 
