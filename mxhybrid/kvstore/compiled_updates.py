@@ -1,8 +1,8 @@
 """Updates of dense weights in this worker by compiled kernels, in the place of MXNet's operators.
 
 MXNet's operators for sgd and adam take 1.5 to 5 ns of CPU time for each weight, and the kernels of
-:mod:`mxhybrid.lane` about 0.5 ns.  Both give the same bits.  All else stays with MXNet: other
-optimizers, other types, row_sparse arrays, GPUs, and the first update of a weight, in which MXNet makes its state.
+:mod:`mxhybrid.kernels` about 0.5 ns.  Both give the same bits.  All else stays with MXNet: other optimizers, other
+types, row_sparse arrays, GPUs, and the first update of a weight, in which MXNet makes its state.
 
 In a step of a job of several workers, an update reads the sums of a bucket where the lane has computed them, and writes
 them to the gradients on the way.
