@@ -1,5 +1,5 @@
 """Format numbers and tables for people."""
-from typing import List
+from typing import List, Sequence
 
 
 def size_text(count: float) -> str:
@@ -14,6 +14,12 @@ def size_text(count: float) -> str:
 def seconds_text(seconds: float) -> str:
     """Return a time as text, in milliseconds below a second."""
     return '%.3g ms' % (1000 * seconds) if seconds < 1 else '%.3g s' % seconds
+
+
+def listed(words: Sequence[str], most: int = 3) -> str:
+    """Return words as a list for a message, which has the first ones and the number of the others."""
+    more = ' and %d more' % (len(words) - most) if len(words) > most else ''
+    return ', '.join(words[:most]) + more
 
 
 def aligned(head: List[str], rows: List[List[str]]) -> str:

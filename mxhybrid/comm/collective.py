@@ -35,8 +35,8 @@ class Collective:
 
     def __init__(self, hvd: Any):
         self._hvd = hvd
-        # Horovod's own, once workers are connected.
-        self._shutdown: Callable[[], None] = _nothing
+        #: Ends Horovod in this process, once workers are connected.
+        self.shutdown: Callable[[], None] = _nothing
         self.rank: int = hvd.rank()
         self.size: int = hvd.size()
         self._lifeline: Optional[Lifeline] = None
@@ -45,11 +45,7 @@ class Collective:
         #: Whether Horovod gets arrays on GPUs without copies, on all workers.
         self.reaches_gpus = False
         #: The transport that sums arrays in place of Horovod, once workers are connected.
-        self.reduction: Optional[Any] = None
-
-    def use_reduction(self, reduction: Any) -> None:
-        """Let `reduction` sum the arrays that it serves, from now on."""
-        self.reduction = reduction
+        self.reduction: Any = None
 
     def refuse_new_connections(self, launcher: str) -> None:
         """Make calls of the script that connect Horovod's workers once more raise JobError.
@@ -76,7 +72,7 @@ class Collective:
     def announce(self, lifeline: Lifeline, trace: AnyRecorder) -> None:
         """Report blocking calls over `lifeline`, and record operations in `trace`, from now on."""
         self._lifeline, self._trace = lifeline, trace
-        self._shutdown = _wait_before_shutdown(self._hvd)
+        self.shutdown = _wait_before_shutdown(self._hvd)
 
     @property
     def _horovod(self) -> Any:
@@ -97,8 +93,7 @@ class Collective:
                              "dense_transport='lane', or another wire_dtype for it" % name)
         ends = self._begins('allreduce', array, name, priority)
         if by_lane:
-            assert self.reduction is not None
-            self.reduction.allreduce_(array, name, priority, *([True] if quantized else []))
+            self.reduction.allreduce_(array, name, priority, quantized)
         else:
             self._reach(array, lambda same: self._horovod.allreduce_(same, op=self._hvd.Sum, name=name,
                                                                      priority=priority))
@@ -126,7 +121,6 @@ class Collective:
         `ends` has the ends of the ranges of the workers, in the order of :attr:`workers_by_host`, if they own ranges.
         `quantized` values of float32 travel between hosts as int8.
         """
-        assert self.reduction is not None
         return self.reduction.buffer(name, count, dtype, ends, quantized)
 
     def carried_error(self, name: str) -> Optional[float]:
@@ -139,19 +133,16 @@ class Collective:
     @property
     def workers_by_host(self) -> List[int]:
         """The ranks of all workers in the order of their ranges, where :attr:`sums_together`."""
-        assert self.reduction is not None
-        return self.reduction.workers_by_host
+        ranks: List[int] = self.reduction.workers_by_host
+        return ranks
 
-    def allreduce_bucket(self, bucket: Any, values: Any, name: str, priority: int) -> None:
-        """Sum a bucket, whose values will be in `values`; returns before the sum is complete."""
-        ends = self._begins('allreduce', values, name, priority)
-        bucket.start(priority)
-        ends()
+    def allreduce_bucket(self, bucket: Any, values: Any, name: str, priority: int, scatter: bool = False) -> None:
+        """Sum a bucket, whose values will be in `values`; returns before the sum is complete.
 
-    def scatter_bucket(self, bucket: Any, values: Any, name: str, priority: int) -> None:
-        """Do as :meth:`allreduce_bucket`, but each worker gets the sums of its range only."""
-        ends = self._begins('reduce-scatter', values, name, priority)
-        bucket.start(priority, scatter=True)
+        With `scatter` each worker gets the sums of its range only.
+        """
+        ends = self._begins('reduce-scatter' if scatter else 'allreduce', values, name, priority)
+        bucket.start(priority, scatter)
         ends()
 
     def gather_ranges(self, buffer: Any, name: str, priority: int) -> None:
@@ -272,15 +263,12 @@ class Collective:
         """Do as :meth:`allgather`: each worker adds its values, at positions of its own, to zeros."""
         counts = np.zeros(self.size, np.int64)
         counts[self.rank] = len(values)
-        ends = np.cumsum(self._sum(counts, name + '.counts'))
+        ends = np.cumsum(self.start_sum(counts, name + '.counts')())
         contributions = np.zeros(_round_up(int(ends[-1])), dtype)
         contributions[ends[self.rank] - len(values):ends[self.rank]] = values
         if len(contributions):
-            contributions = self._sum(contributions, name)
+            contributions = self.start_sum(contributions, name)()
         return np.split(contributions[:ends[-1]].astype(np.int64), ends[:-1])
-
-    def _sum(self, values: np.ndarray, name: str) -> np.ndarray:
-        return self.start_sum(values, name)()
 
     def add_bytes(self, values: np.ndarray, name: str) -> np.ndarray:
         """Return the sum of arrays of one shape and type, each byte of which is zero on all workers but one (blocks).
@@ -288,7 +276,7 @@ class Collective:
         padded = np.zeros(_round_up(-(-values.nbytes // 4)), np.int32)
         padded.view(np.uint8)[:values.nbytes] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         with self.waiting(name):
-            summed = self._sum(padded, name).copy()
+            summed = self.start_sum(padded, name)()
         return summed.view(np.uint8)[:values.nbytes].view(values.dtype).reshape(values.shape)
 
     def allgather_json(self, value: Any, name: str) -> List[Any]:
@@ -304,16 +292,9 @@ class Collective:
         if self.reduction is not None:
             self.reduction.forget(prefixes)
 
-    def shutdown(self) -> None:
-        """End Horovod in this process."""
-        self._shutdown()
-
     def leave_in_child(self) -> None:
         """Keep a forked process from ending Horovod at exit, where it would wait for a thread that it does not have."""
-        self._stay()
-
-    def _stay(self) -> None:
-        atexit.unregister(self._shutdown)
+        atexit.unregister(self.shutdown)
 
 
 def _wait_before_shutdown(hvd: Any) -> Callable[[], None]:

@@ -8,7 +8,7 @@ from ..checkpoint import folder
 from ..checkpoint.background import wait as wait_for_save
 from ..checkpoint.save_load import Checkpoint, load, save
 from ..checkpoint.workers import workers_of
-from ..messaging.keeper_channel import generation_of, is_elastic
+from ..messaging.keeper_channel import generation, is_elastic
 from ..native.trainers import store_of
 from .channel import Channel
 from .commit_folder import size_of
@@ -67,7 +67,7 @@ class State:
         workers = workers_of(trainer)
         self._rank, self._channel = workers.rank, None
         #: The number of starts of the job before this one.
-        self.generation = generation_of()
+        self.generation = generation()
         self._whole_bytes = self._delta_bytes = 0
         self._is_saving, self._last_bytes = False, 0
         if is_elastic():

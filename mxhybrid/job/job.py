@@ -121,7 +121,7 @@ class Job:
                                  self.settings.timeout,
                                  lambda server_domains: is_served(self.settings, self.rank, domains, server_domains))
         if lane is not None and self.settings.dense_transport != 'horovod':
-            collective.use_reduction(LaneAllreduce(lane, serves_gpus=not collective.reaches_gpus))
+            collective.reduction = LaneAllreduce(lane, serves_gpus=not collective.reaches_gpus)
 
     @property
     def rank(self) -> int:

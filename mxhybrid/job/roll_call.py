@@ -10,6 +10,7 @@ import threading
 import time
 from typing import Any, List, Optional, Tuple
 
+from ..base.text import listed
 from ..messaging.notice_board import NoticeBoard, UnknownAnswerError
 from ..watchdog.leaving import leave
 
@@ -92,5 +93,4 @@ class RollCall:
             return ''
         except OSError:
             return 'the launcher at %s:%d does not answer' % self.board.address
-        more = ' and %d more' % (len(missing) - _NAMED) if len(missing) > _NAMED else ''
-        return ', '.join(missing[:_NAMED]) + more + ' did not join' if missing else ''
+        return listed(missing, _NAMED) + ' did not join' if missing else ''

@@ -10,8 +10,7 @@ a list of keys and a list of values  several parameters, each value in one of th
 
 Errors are raised here, before anything is sent.
 """
-import operator
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -82,10 +81,6 @@ class CallArguments:
         self._keys: List[Any] = []
         self._arrays: List[Any] = []
         self._work: List[RoutedPushpull] = []
-        self._routes: List[Any] = []
-        self._route_keys: List[Any] = []
-        # The arguments of that call, if they are tuples of tuples, which cannot change.
-        self._fixed: Optional[Tuple[Any, Any, Any]] = None
 
     def route(self, call: str, key: Any) -> Any:
         """Return the route of a key; InputError if the key was never initialised."""
@@ -104,17 +99,11 @@ class CallArguments:
             work.append((route, arrays))
         return work
 
-    def _pushed(self, call: str, key: Any, value: Any) -> List[Routed]:
-        """Return routes and arrays; InputError if an array does not have the key's shape and dtype."""
-        work = self._routed(call, key, value)
-        for route, arrays in work:
-            checks.dtypes(call, route.name, arrays, route.dtype)
-        return work
-
     def gradients(self, key: Any, value: Any) -> List[Routed]:
         """Return the routes and arrays of a push."""
-        work = self._pushed('push', key, value)
+        work = self._routed('push', key, value)
         for route, arrays in work:
+            checks.dtypes('push', route.name, arrays, route.dtype)
             checks.gradient(route, arrays)
         return work
 
@@ -134,7 +123,9 @@ class CallArguments:
         several = isinstance(key, (list, tuple)) and len(key) > 1
         if several and self._repeats_the_last(key, value, out):
             return self._work
-        pushed = self._pushed('pushpull', key, value)
+        pushed = self._routed('pushpull', key, value)
+        for route, arrays in pushed:
+            checks.dtypes('pushpull', route.name, arrays, route.dtype)
         pulled = pushed if out is None else self._routed('pushpull', key, out)
         for route, arrays in pushed + pulled:
             checks.stypes('pushpull', route.name, arrays, ('default',), 'use push and row_sparse_pull')
@@ -145,25 +136,15 @@ class CallArguments:
         work = [(route, arrays, outs) for (route, _), arrays, (_, outs) in zip(pushed, read, pulled)]
         if several and all(map(is_same, read, given)):
             self._keys, self._arrays, self._work = list(key), _flat(value, out), work
-            self._routes = [route for route, _, _ in work]
-            self._route_keys = [route.key for route in self._routes]
-            are_fixed = type(key) is type(value) is tuple and out is None and set(map(type, value)) == {tuple}
-            self._fixed = (key, value, out) if are_fixed else None
         return work
 
     def _repeats_the_last(self, keys: Any, values: Any, outs: Any) -> bool:
         """Return whether a call has the keys and arrays of the last one, and the keys still have the same routes."""
-        routes = self._backend.routes
-        if not all(map(operator.is_, map(routes.get, self._route_keys), self._routes)):
-            return False
-        if self._fixed is not None and is_same((keys, values, outs), self._fixed):
-            return True
         if not all(isinstance(arrays, (list, tuple)) for arrays in (values, [] if outs is None else outs)):
             return False  # which is an error
-        if list(keys) != self._keys:
-            return False
-        arrays = _flat(values, outs)
-        return is_same(arrays, self._arrays)
+        routes = self._backend.routes
+        return (list(keys) == self._keys and all(routes.get(route.key) is route for route, _, _ in self._work)
+                and is_same(_flat(values, outs), self._arrays))
 
     def rows(self, key: Any, out: Any, row_ids: Any) -> List[Tuple[Any, List[Any], List[np.ndarray]]]:
         """Return the routes, output arrays and row ids of a row_sparse_pull.

@@ -1,8 +1,8 @@
 """Updates of dense weights in this worker by compiled kernels, in the place of MXNet's operators.
 
 MXNet's operators for sgd and adam take 1.5 to 5 ns of CPU time for each weight, and the kernels of
-:mod:`mxhybrid.lane` about 0.5 ns.  Both give the same bits.  All else stays with MXNet: other
-optimizers, other types, row_sparse arrays, GPUs, and the first update of a weight, in which MXNet makes its state.
+:mod:`mxhybrid.kernels` about 0.5 ns.  Both give the same bits.  All else stays with MXNet: other optimizers, other
+types, row_sparse arrays, GPUs, and the first update of a weight, in which MXNet makes its state.
 
 In a step of a job of several workers, an update reads the sums of a bucket where the lane has computed them, and writes
 them to the gradients on the way.
@@ -121,8 +121,8 @@ class _Repeated:
                 and vars(optimizer).keys() == self._names
                 and all(rule_of(optimizer, call.together) == call.rule for call in self._calls if call.dense_keys))
 
-    def run(self, write_sums: Callable[[List[Any]], None]) -> None:
-        """Count the update, and push its operations to the engine."""
+    def run(self, by_mxnet: Callable[[List[int]], None]) -> None:
+        """Count the update, and push its operations to the engine; `by_mxnet` updates the weights at some positions."""
         optimizer = self._optimizer
         lrs: Dict[Any, float] = {}
         wds: Dict[Any, float] = {}
@@ -131,14 +131,14 @@ class _Repeated:
             use_device(optimizer, self._device)
             sparse_first = _are_first(optimizer, self._device, [self._keys[i] for i in call.by_mxnet], call.dense_keys)
             if sparse_first:
-                self._by_mxnet(call.by_mxnet, write_sums)
+                by_mxnet(call.by_mxnet)
                 use_device(optimizer, self._device)
             if call.dense_keys:
                 call_lrs, call_wds = count_and_rates(optimizer, call.dense_keys)
                 lrs.update(zip(call.dense_keys, call_lrs))
                 wds.update(zip(call.dense_keys, call_wds))
             if call.by_mxnet and not sparse_first:
-                self._by_mxnet(call.by_mxnet, write_sums)
+                by_mxnet(call.by_mxnet)
         settings = settings_of(optimizer)
         for operation in self._operations:
             if isinstance(operation, PendingSums):
@@ -147,11 +147,6 @@ class _Repeated:
             rates = [lrs[key] for key in operation.keys], [wds[key] for key in operation.keys]
             operation.update.start(Update(operation.rule, settings, [], rates, operation.in_lists), operation.priority,
                                    operation.bucket)
-
-    def _by_mxnet(self, positions: List[int], write_sums: Callable[[List[Any]], None]) -> None:
-        keys = [self._keys[i] for i in positions]
-        write_sums(keys)
-        self._updater(keys, [self._gradients[i] for i in positions], [self._weights[i] for i in positions])
 
 
 def _joint(calls: List[_Call]) -> List[_Call]:
@@ -217,11 +212,15 @@ class CompiledUpdates:
 
     def update(self, updater: Any, keys: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any]) -> None:
         """Update as MXNet's `updater` does, given lists of keys and of arrays on one device."""
+        def by_mxnet(positions: List[int]) -> None:
+            self.write_sums([keys[i] for i in positions])
+            updater([keys[i] for i in positions], [gradients[i] for i in positions], [weights[i] for i in positions])
+
         name = updater, *keys
         repeated = self._repeated.get(name)
         if repeated is not None:
             if repeated.is_current(updater, gradients, weights, self._pending):
-                repeated.run(self.write_sums)
+                repeated.run(by_mxnet)
                 self._pending = []
                 return
             del self._repeated[name]
@@ -232,11 +231,6 @@ class CompiledUpdates:
         context = weights[0].context
         device = device_of(context)
         known = [self._weight_of(updater, device, *item) for item in zip(keys, gradients, weights)]
-
-        def by_mxnet(positions: List[int]) -> None:
-            self.write_sums([keys[i] for i in positions])
-            updater([keys[i] for i in positions], [gradients[i] for i in positions], [weights[i] for i in positions])
-
         started: Dict[Any, _Started] = {}
         calls: List[_Call] = []
         pending, self._new_operations = list(self._pending), []

@@ -4,6 +4,7 @@
 layers before has other numbers in the same network.
 """
 import re
+from collections import defaultdict
 from typing import Dict, List, Sequence, Set, Tuple
 
 _NUMBERED = re.compile(r'(.*?)(\d+)\Z', re.DOTALL)
@@ -17,21 +18,13 @@ def without_counters(names: Sequence[str]) -> List[str]:
     split = [name.split('_') for name in names]
     done: List[Tuple[str, ...]] = [()] * len(names)
     for level in range(max(map(len, split), default=0)):
-        numbers: Dict[Tuple[Tuple[str, ...], str], Set[int]] = {}
-        for before, parts in zip(done, split):
-            match = _NUMBERED.match(parts[level]) if level < len(parts) else None
+        matches = [_NUMBERED.match(parts[level]) if level < len(parts) else None for parts in split]
+        numbers: Dict[Tuple[Tuple[str, ...], str], Set[int]] = defaultdict(set)
+        for before, match in zip(done, matches):
             if match is not None:
-                numbers.setdefault((before, match.group(1)), set()).add(int(match.group(2)))
-        done = [before + _part(parts, level, numbers, before) for before, parts in zip(done, split)]
+                numbers[before, match[1]].add(int(match[2]))
+        ranks = {(text, number): rank for text, found in numbers.items() for rank, number in enumerate(sorted(found))}
+        done = [before + tuple(parts[level:level + 1]) if match is None else
+                before + ('%s%d' % (match[1], ranks[(before, match[1]), int(match[2])]),)
+                for before, parts, match in zip(done, split, matches)]
     return ['_'.join(parts) for parts in done]
-
-
-def _part(parts: List[str], level: int, numbers: Dict[Tuple[Tuple[str, ...], str], Set[int]], before: Tuple[str, ...]
-          ) -> Tuple[str, ...]:
-    if level >= len(parts):
-        return ()
-    match = _NUMBERED.match(parts[level])
-    if match is None:
-        return (parts[level],)
-    order = sorted(numbers[before, match.group(1)])
-    return ('%s%d' % (match.group(1), order.index(int(match.group(2)))),)

@@ -67,8 +67,14 @@ class Distributed:
         # Keys that are to be initialised again, and whether their values were set.
         self._reinitialise: Dict[Any, bool] = {}
         self._sums: Any = None
-        # Keys whose weights may yet move to servers.
-        self._unsettled: Set[Any] = set()
+        #: Keys whose weights may yet move to servers; until it is decided, all tables keep their partitions.
+        self.unsettled: Set[Any] = set()
+        #: Whether servers may hold dense weights.
+        self.serves_dense_weights = settings.on_demand_rows
+        #: Whether workers update shards of dense weights.
+        self.shards_updates = settings.shard_updates
+        #: Largest magnitude of a float32 gradient that cannot overflow in the sum over all workers.
+        self.largest_gradient = safe_magnitude(job.num_workers) if settings.may_travel_as('float16') else float('inf')
 
     @property
     def native(self) -> Any:
@@ -156,14 +162,14 @@ class Distributed:
     def push(self, route: Any, arrays: List[Any], priority: int) -> None:
         """Sum arrays over devices and workers into a key, by the optimizer if one is set."""
         if arrays[0].stype != 'row_sparse':
-            self._before_push(route)
+            self.before_push(route)
             route.push(arrays, self.updater, priority)
             return
         # Before anything is sent: it may refuse the arrays.
         ids, rows = read_gradient(route, arrays, self._servers.trace)
-        self._before_push(route)
+        self.before_push(route)
         route = self._chooser.before_push(route, self._optimizer)
-        self._put(route)
+        self.routes[route.key] = route
         route.push_rows(ids, rows, self.updater, priority)
         self._chooser.after_push(route, ids)
 
@@ -171,17 +177,18 @@ class Distributed:
                        ) -> None:
         """Let servers update a dense weight, see :meth:`mxhybrid.routes.on_demand_rows.OnDemandRows.update`."""
         ids, rows = read_gradient(route, arrays, self._servers.trace)
-        self._before_push(route)
+        self.before_push(route)
         route.update(ids, rows, optimizer, priority, devices)
 
-    def _before_push(self, route: Any) -> None:
+    def before_push(self, route: Any) -> None:
+        """Count a call that sums gradients, first that of `route`; before anything is sent, refuse wrong settings."""
         if self.updater is not None:
             self._check_settings(self.updater.optimizer)
         self._lifeline.count_call('push of %s' % route.name)
         # Routes are chosen before partition counts: a table that leaves the servers has no partitions.
         if self._tuner is None or not self._tuner.active:
             return
-        if self._chooser.waits(route.key) or self._unsettled:
+        if self._chooser.waits(route.key) or self.unsettled:
             self._tuner.pause()
         else:
             self._tuner.before_push(route.key)
@@ -194,13 +201,9 @@ class Distributed:
                 route.check_optimizer(optimizer)
             self._settings_checked = settings
 
-    def _put(self, route: Any) -> None:
-        """Use a route for its key from now on."""
-        self.routes[route.key] = route
-
     def pushpull(self, route: Any, arrays: List[Any], outs: List[Any], priority: int) -> None:
         """Push dense arrays and write the key's value to `outs`."""
-        self._before_push(route)
+        self.before_push(route)
         route.pushpull(arrays, outs, self.updater, priority)
 
     def pushpull_all(self, work: List[Tuple[Any, List[Any], List[Any]]], priority: int,
@@ -208,14 +211,10 @@ class Distributed:
         """Push dense arrays of several keys, and write the values to outputs; for `pending` see
         :meth:`mxhybrid.routes.dense_buckets.DenseBuckets.pushpull`.
         """
-        self._before_push(work[0][0])
+        self.before_push(work[0][0])
         rest = self._buckets.pushpull(work, self.updater, priority, pending)
         for index, (route, arrays, outs) in enumerate(rest):
             route.pushpull(arrays, outs, self.updater, priority - index)
-
-    def before_sums(self, route: Any) -> None:
-        """Note that gradients are about to be summed by :meth:`sharded_buckets`, first that of `route`."""
-        self._before_push(route)
 
     def pull(self, route: Any, outs: List[Any], priority: int, ignore_sparse: bool) -> None:
         """Write a key's value to `outs`; for a dense key a row_sparse output takes the summed gradient."""
@@ -230,10 +229,6 @@ class Distributed:
         """Request rows that will be pulled."""
         route.prefetch(ids, priority, after_push)
 
-    def served_tables(self) -> List[Tuple[str, Any]]:
-        """Return the tables on servers by the names of their parameters; not dynamic tables."""
-        return [(route.name, route.server_table) for route in self.routes.values() if route.server_table is not None]
-
     def fresh_pulls(self) -> ContextManager[None]:
         """Surround pulls that get rows without staleness."""
         return self._servers.fresh_pulls()
@@ -245,19 +240,6 @@ class Distributed:
 
     # -- rows on demand---------------------------------------------------------------------------------------------
 
-    @property
-    def serves_dense_weights(self) -> bool:
-        """True if servers may hold dense weights, the setting ``on_demand_rows``."""
-        return self._settings.on_demand_rows
-
-    def pause_tuning(self, key: Any) -> None:
-        """Keep the partitions of all tables until :meth:`resume_tuning`: this key may move to rows on demand."""
-        self._unsettled.add(key)
-
-    def resume_tuning(self, key: Any) -> None:
-        """End :meth:`pause_tuning` of a key: it is decided who holds its weight."""
-        self._unsettled.discard(key)
-
     def on_demand_routes(self) -> List[Any]:
         """Return the routes of dense weights that servers hold."""
         return [route for route in self.routes.values() if route.weight_in_table and not route.sparse]
@@ -266,7 +248,7 @@ class Distributed:
         """Move a dense weight to the servers, see :meth:`mxhybrid.routes.on_demand_rows.OnDemandRows.fill`."""
         route = self.routes[key]
         self._lifeline.count_call('move of %s' % route.name)
-        self._put(route.to_on_demand_rows(weight, state, optimizer))
+        self.routes[key] = route.to_on_demand_rows(weight, state, optimizer)
 
     def take_back(self, key: Any, weight: Any) -> Tuple[Any, List[np.ndarray]]:
         """End :meth:`serve`; return the optimizer that makes the state, None if there is no state, and the state's
@@ -280,12 +262,12 @@ class Distributed:
         worker_route = route.give_up()
         if weight is not None:
             worker_route.keep(weight)
-        self._put(worker_route)
+        self.routes[key] = worker_route
         return maker, states
 
     def stop_serving(self, key: Any) -> None:
         """End :meth:`serve` without the values of the servers."""
-        self._put(self.routes[key].give_up())
+        self.routes[key] = self.routes[key].give_up()
 
     # -- dynamic tables ----------------------------------------------------------------------------------------------
 
@@ -323,11 +305,6 @@ class Distributed:
         self._lifeline.count_call(call)
 
     # -- sharded updates -------------------------------------------------------------------------------------------
-
-    @property
-    def shards_updates(self) -> bool:
-        """True if workers update shards of dense weights, the setting ``shard_updates``."""
-        return self._settings.shard_updates
 
     @property
     def unshardable_reason(self) -> str:
@@ -411,11 +388,6 @@ class Distributed:
     def allgather_json(self, value: Any, operation: str) -> List[Any]:
         """Return the JSON `value` of every worker, in rank order."""
         return self._collective.allgather_json(value, '%s.%s' % (self._prefix, operation))
-
-    @property
-    def largest_gradient(self) -> float:
-        """Largest magnitude of a float32 gradient that cannot overflow in the sum over all workers."""
-        return safe_magnitude(self._job.num_workers) if self._settings.may_travel_as('float16') else float('inf')
 
     def allreduce_numbers(self, values: np.ndarray) -> Callable[[], np.ndarray]:
         """Start to sum a few float64 values over all workers; return a function that waits for the sums.

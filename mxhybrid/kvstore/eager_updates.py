@@ -4,6 +4,7 @@ MXNet's sgd updates four weights in one operation, which waits for the last of t
 split network waits for other workers again and again.  Meanwhile a large weight whose gradient is ready can be updated,
 provided that the redistribution that backward has reached begins before the update.
 """
+from functools import partial
 from typing import Any, ContextManager, List, Sequence, Tuple
 
 import numpy as np
@@ -17,32 +18,19 @@ LARGE_BYTES = 1 << 18
 
 def updating_eagerly(trainer: Any) -> ContextManager[None]:
     """Surround an update of sharded weights in this worker."""
-    return with_updaters(trainer, _EagerUpdater)
+    return with_updaters(trainer, lambda updater: partial(_update, updater))
 
 
-class _EagerUpdater:
-    """A stand-in for MXNet's ``Updater``."""
-
-    def __init__(self, updater: Any):
-        self._updater = updater
-
-    def __call__(self, keys: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any]) -> None:
-        small: List[Tuple[Any, Any, Any]] = []
-        # Gradients of the last layers are ready first.
-        for key, gradient, weight in reversed(list(zip(keys, gradients, weights))):
-            if gradient.stype == 'default' and weight.size * np.dtype(weight.dtype).itemsize >= LARGE_BYTES:
-                _after_exchanges(gradient)
-                self._updater([key], [gradient], [weight])
-            else:
-                small.append((key, gradient, weight))
-        if small:
-            self._updater(*map(list, zip(*reversed(small))))
-
-
-def _after_exchanges(gradient: Any) -> None:
-    """Make operations that read a gradient start after other operations that become ready at the same time.
-
-    These other operations are redistributions after the same part of the backward pass.  An operation that writes the
-    gradient is put between: the engine queues readers of the gradient only after it.
-    """
-    write_after([], [gradient])
+def _update(updater: Any, keys: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any]) -> None:
+    small: List[Tuple[Any, Any, Any]] = []
+    # Gradients of the last layers are ready first.
+    for key, gradient, weight in reversed(list(zip(keys, gradients, weights))):
+        if gradient.stype == 'default' and weight.size * np.dtype(weight.dtype).itemsize >= LARGE_BYTES:
+            # The engine queues readers of the gradient only after an operation that writes it.  So redistributions
+            # that follow the same part of the backward pass begin before the update.
+            write_after([], [gradient])
+            updater([key], [gradient], [weight])
+        else:
+            small.append((key, gradient, weight))
+    if small:
+        updater(*map(list, zip(*reversed(small))))

@@ -47,31 +47,26 @@ def _arrays_in(batch: Any, path: Path = ()) -> Iterator[Tuple[Path, Any]]:
         yield path, batch
 
 
-def _embeddings(net: Any) -> List[Any]:
-    """Return all blocks of a net whose rows can be requested, each once."""
-    blocks: List[Any] = []
-    net.apply(blocks.append)
-    return list({id(block): block for block in blocks if isinstance(block, (nn.Embedding, SparseEmbedding))
-                 and has_sparse_gradient(block.weight)}.values())
-
-
 class EmbeddingInputs:
     """The embeddings of a net and their inputs; InputError if there is no embedding whose rows can be requested."""
 
     def __init__(self, net: Any):
-        blocks = _embeddings(net)
+        found: List[Any] = []
+        net.apply(found.append)
+        blocks = [block for block in dict.fromkeys(found) if isinstance(block, (nn.Embedding, SparseEmbedding))
+                  and has_sparse_gradient(block.weight)]
         self._tables = [param for param in net.collect_params().values() if isinstance(param, TableParameter)]
         if not blocks and not self._tables:
             raise InputError('prefetching: %s has no SparseEmbedding, no nn.Embedding with sparse_grad=True and no '
                              'dynamic table, whose rows could be requested: leave prefetching out'
                              % type(net).__name__)
-        self._params = list({id(block.weight): block.weight for block in blocks}.values()) + self._tables
+        self._params = [*dict.fromkeys(block.weight for block in blocks), *self._tables]
         self._paths: Dict[str, Set[Path]] = {}
         self._calls: Dict[str, List[Any]] = {}
         self._lessons = 0
         self._hooks = [block.register_forward_pre_hook(self._note) for block in blocks]
         for table in self._tables:
-            table.observe(partial(self._note_keys, table.name))
+            table.observer = partial(self._note_keys, table.name)
         self._learns = True
 
     def _note(self, block: Any, inputs: Any) -> None:
@@ -105,7 +100,7 @@ class EmbeddingInputs:
             hook.detach()
         if self._learns:  # later a table may have another observer
             for table in self._tables:
-                table.observe(None)
+                table.observer = None
         self._hooks, self._learns = [], False
 
     def row_ids_in(self, batch: Any) -> Dict[Any, np.ndarray]:

@@ -21,6 +21,7 @@ import mxnet as mx
 import numpy as np
 
 from ..base.log import get_logger
+from ..base.text import listed
 from ..job.job import Job
 from ..native.arrays import array_digest, host_view
 from ..native.trainers import arrays_of, has_values, is_fresh, is_row_sparse, params_of
@@ -29,9 +30,6 @@ from .trainer_tables import TrainerTables
 from .weight_shards import shard_of
 
 logger = get_logger(__name__)
-
-#: Most parameters that the warning names.
-_NAMED = 3
 
 
 class FirstValues:
@@ -53,11 +51,6 @@ class FirstValues:
                 _broadcast(self._job, param, label)
                 del self._labels[param.name]
 
-    def share_all(self, params: List[Any]) -> None:
-        """Call :meth:`share` for all `params`, which other workers may have read already."""
-        for param in params:
-            self.share(param)
-
 
 def share_first_values(trainer: Any, job: Job, tables: TrainerTables) -> Optional[FirstValues]:
     """Give all workers worker 0's values of a Trainer that was just made, and of its dynamic `tables` (collective).
@@ -67,7 +60,7 @@ def share_first_values(trainer: Any, job: Job, tables: TrainerTables) -> Optiona
     """
     assert job.collective is not None
     params = _shared_params(trainer)
-    entries = [[name, str(np.dtype(param.dtype)), [list(param.shape), _digest(param)] if has_values(param) else None]
+    entries = [[name, str(np.dtype(param.dtype)), [list(param.shape), digest_of(param)] if has_values(param) else None]
                for name, param in zip(_comparable_names(params), params)]
     summary = hashlib.blake2b(repr(entries).encode(), digest_size=8).hexdigest()
     everyone = job.collective.allgather_json([summary, job.count_trainer(), len(tables.params)],
@@ -98,7 +91,7 @@ def compare_first_values(trainer: Any, job: Job) -> None:
     assert job.collective is not None
     params = [param for param in _shared_params(trainer) if param.grad_req != 'null' and has_values(param)]
     names = _comparable_names(params)
-    digests = {name: _digest(param) for name, param in zip(names, params)}
+    digests = {name: digest_of(param) for name, param in zip(names, params)}
     fresh = [name for name, param in zip(names, params) if any(map(is_fresh, arrays_of(param)))]
     summary = hashlib.blake2b(repr(sorted(digests.items())).encode(), digest_size=8).hexdigest()
     if len(set(job.collective.allgather_json(summary, 'mxhybrid.first_step'))) == 1:
@@ -109,11 +102,10 @@ def compare_first_values(trainer: Any, job: Job) -> None:
         differing = [name for name, digest in everyone[0][0].items()
                      if name in used and worker_digests.get(name, digest) != digest]
         if differing and job.rank == 0:
-            more = ' and %d more' % (len(differing) - _NAMED) if len(differing) > _NAMED else ''
-            logger.warning("worker %d has computed the gradients of its first step from other values of %s%s than "
+            logger.warning("worker %d has computed the gradients of its first step from other values of %s than "
                            "worker 0, because values were changed on some workers after the Trainer was made; from "
                            "this step on all workers have worker 0's. Load or set values before the Trainer is made, "
-                           "or the same values on every worker", rank, ', '.join(differing[:_NAMED]), more)
+                           "or the same values on every worker", rank, listed(differing))
             return
 
 
@@ -130,9 +122,9 @@ def _declared(entries: List[List[Any]]) -> List[List[Any]]:
     return [entry[:2] for entry in entries]
 
 
-def _digest(param: Any) -> str:
-    view = host_view(arrays_of(param)[0].as_nd_ndarray())
-    return array_digest(view).hex()
+def digest_of(param: Any) -> str:
+    """Return a digest of the values of a parameter on this worker's first device, as text."""
+    return array_digest(host_view(arrays_of(param)[0].as_nd_ndarray())).hex()
 
 
 def _broadcast(job: Job, param: Any, label: str) -> None:

@@ -94,15 +94,13 @@ def install() -> None:
     _wrap(Trainer, '__init__', _make_trainer)
     _wrap(Trainer, '_check_contexts', _check_contexts)
     for name, method in _METHODS.items():
-        _wrap(Trainer, name, _by_trainer_hooks(method))
+        _wrap(Trainer, name, functools.partial(_call_trainer_hooks, method))
     _wrap(Trainer, '_reset_kvstore', _reset_kvstore)
-    for name, make in (('initialize', _initialize), ('set_data', _set_data),
-                       ('data', _value_read), ('list_data', _value_read),
-                       ('grad', _gradient_read), ('list_grad', _gradient_read),
-                       ('list_ctx', _around(on_demand_copy.unread)), ('_load_init', _load_init),
-                       ('_reduce', _reduce), ('reset_ctx', _reset_ctx), ('cast', _cast),
-                       ('_set_trainer', _set_trainer)):
-        _wrap(Parameter, name, make)
+    for name, hook in (('initialize', _initialize), ('set_data', _set_data), ('data', _read_value),
+                       ('list_data', _read_value), ('grad', _read_gradient), ('list_grad', _read_gradient),
+                       ('list_ctx', _list_ctx), ('_load_init', _load_init), ('_reduce', _reduce),
+                       ('reset_ctx', _reset_ctx), ('cast', _cast), ('_set_trainer', _set_trainer)):
+        _wrap(Parameter, name, hook)
     _wrap(ParameterDict, 'zero_grad', _zero_grad)
     _wrap(CheckpointHandler, '__init__', _make_folder)
     for name in ('_save_symbol', '_save_params_and_trainer'):
@@ -111,11 +109,11 @@ def install() -> None:
     _wrap(sys, 'excepthook', _excepthook)
 
 
-def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace ``owner.name`` by the function that `make` returns for it, once."""
+def _wrap(owner: Any, name: str, hook: Callable[..., Any]) -> None:
+    """Replace ``owner.name``, once, by a function that calls `hook` with the original and its arguments."""
     original = getattr(owner, name)
     if not getattr(original, '_mxhybrid', False):
-        replacement: Any = functools.wraps(original)(make(original))
+        replacement: Any = functools.wraps(original)(lambda *args, **keywords: hook(original, *args, **keywords))
         replacement._mxhybrid = True
         setattr(owner, name, replacement)
 
@@ -123,247 +121,199 @@ def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 # -- how a store is made -----------------------------------------------------------------------------------------
 
 
-def _create_kvstore(original: Any) -> Any:
-    def create(kvstore: Any, num_device: int, arg_params: Any) -> Any:
-        if not is_hybrid(kvstore):
-            return original(kvstore, num_device, arg_params)
-        if isinstance(kvstore, str):
-            kvstore = mx.kv.create(kvstore)
-        # An update in the worker is cheaper and supports every feature of the Trainer.  MXNet itself asks for an update
-        # on the store if the weights are ready.
-        return kvstore, bool(int(os.environ.get('MXNET_UPDATE_ON_KVSTORE', '0')))
-    return create
+def _create_kvstore(original: Any, kvstore: Any, num_device: int, arg_params: Any) -> Any:
+    if not is_hybrid(kvstore):
+        return original(kvstore, num_device, arg_params)
+    if isinstance(kvstore, str):
+        kvstore = mx.kv.create(kvstore)
+    # An update in the worker is cheaper and supports every feature of the Trainer.  MXNet itself asks for an update on
+    # the store if the weights are ready.
+    return kvstore, bool(int(os.environ.get('MXNET_UPDATE_ON_KVSTORE', '0')))
 
 
-def _refuse_module(original: Any) -> Any:
-    """Return the hook for MXNet's older interfaces.
+def _refuse_module(original: Any, kvstore: Any, num_device: int, arg_params: Any) -> Any:
+    """Refuse a hybrid store for MXNet's older interfaces.
 
     They divide by the number of workers, and start from equal values, only if the store's type has 'dist' in it.
     """
-    def create(kvstore: Any, num_device: int, arg_params: Any) -> Any:
-        if is_hybrid(kvstore):
-            sparse = sorted(name for name, value in (arg_params or {}).items() if value.stype == 'row_sparse')
-            net = ('a net of gluon layers, with gluon.contrib.nn.SparseEmbedding for its row_sparse weights (%s), '
-                   'which mx.gluon.SymbolBlock does not take' % ', '.join(sparse) if sparse
-                   else 'a gluon net, mx.gluon.SymbolBlock(symbol, inputs) for example,')
-            raise InputError("kvstore='hybrid' serves gluon.Trainer only: mx.mod.Module and FeedForward would train "
-                             "every worker from values of its own, with gradients that are not divided by the number "
-                             "of workers. Train %s with gluon.Trainer, or use kvstore='dist_sync'" % net)
-        return original(kvstore, num_device, arg_params)
-    return create
+    if is_hybrid(kvstore):
+        sparse = sorted(name for name, value in (arg_params or {}).items() if value.stype == 'row_sparse')
+        net = ('a net of gluon layers, with gluon.contrib.nn.SparseEmbedding for its row_sparse weights (%s), which '
+               'mx.gluon.SymbolBlock does not take' % ', '.join(sparse) if sparse
+               else 'a gluon net, mx.gluon.SymbolBlock(symbol, inputs) for example,')
+        raise InputError("kvstore='hybrid' serves gluon.Trainer only: mx.mod.Module and FeedForward would train every "
+                         "worker from values of its own, with gradients that are not divided by the number of workers. "
+                         "Train %s with gluon.Trainer, or use kvstore='dist_sync'" % net)
+    return original(kvstore, num_device, arg_params)
 
 
 # -- methods of a Trainer ----------------------------------------------------------------------------------------
 
 
-def _by_trainer_hooks(method: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Return the hook of a Trainer's method: a method of :class:`TrainerHooks`, which gets the original one."""
-    def make(original: Any) -> Any:
-        def call(self: Any, *args: Any, **keywords: Any) -> Any:
-            trainer_hooks = hooks_of(self)
-            if trainer_hooks is None:
-                return original(self, *args, **keywords)
-            return method(trainer_hooks, functools.partial(original, self), *args, **keywords)
-        return call
-    return make
+def _call_trainer_hooks(method: Callable[..., Any], original: Any, self: Any, *args: Any, **keywords: Any) -> Any:
+    """Call a method of :class:`TrainerHooks` in the place of a Trainer's, and give it the original one."""
+    trainer_hooks = hooks_of(self)
+    if trainer_hooks is None:
+        return original(self, *args, **keywords)
+    return method(trainer_hooks, functools.partial(original, self), *args, **keywords)
 
 
-def _make_trainer(original: Any) -> Any:
-    def make(self: Any, params: Any, optimizer: Any, optimizer_params: Any = None, kvstore: Any = 'device',
-             *args: Any, **keywords: Any) -> None:
-        params, kvstore = split_off(self, params), store_for(self, kvstore)
-        tables = tables_split_off(self)
-        if tables:
-            if not is_hybrid(kvstore):
-                refuse_store(tables, kvstore)
-            for name in _AMP:
-                _wrap(importlib.import_module(name), 'unscale', _unscale)
-        original(self, params, optimizer, optimizer_params, kvstore, *args, **keywords)
-        for table in tables:
-            table._set_trainer(self)
-        trainer_hooks = hooks_of(self)
-        if trainer_hooks is not None:
-            trainer_hooks.after_init()
-    return make
+def _make_trainer(original: Any, self: Any, params: Any, optimizer: Any, optimizer_params: Any = None,
+                  kvstore: Any = 'device', *args: Any, **keywords: Any) -> None:
+    params, kvstore = split_off(self, params), store_for(self, kvstore)
+    tables = tables_split_off(self)
+    if tables:
+        if not is_hybrid(kvstore):
+            refuse_store(tables, kvstore)
+        for name in _AMP:
+            _wrap(importlib.import_module(name), 'unscale', _unscale)
+    original(self, params, optimizer, optimizer_params, kvstore, *args, **keywords)
+    for table in tables:
+        table._set_trainer(self)
+    trainer_hooks = hooks_of(self)
+    if trainer_hooks is not None:
+        trainer_hooks.after_init()
 
 
-def _check_contexts(original: Any) -> Any:
-    def check(self: Any) -> Any:
-        contexts = original(self)
-        for table in tables_split_off(self):
-            if contexts is not None and contexts != table.list_ctx():
-                raise InputError('%s is initialised on %s, and other parameters on %s: initialise all on the same '
-                                 'devices' % (table.name, table.list_ctx(), contexts))
-            contexts = table.list_ctx()
-        return contexts
-    return check
+def _check_contexts(original: Any, self: Any) -> Any:
+    contexts = original(self)
+    for table in tables_split_off(self):
+        if contexts is not None and contexts != table.list_ctx():
+            raise InputError('%s is initialised on %s, and other parameters on %s: initialise all on the same '
+                             'devices' % (table.name, table.list_ctx(), contexts))
+        contexts = table.list_ctx()
+    return contexts
 
 
-def _unscale(original: Any) -> Any:
-    def unscale(optimizer_or_trainer: Any) -> None:
-        scale = getattr(optimizer_or_trainer, '_scale', 1.0)
-        original(optimizer_or_trainer)
-        trainer_hooks = hooks_of(optimizer_or_trainer)
-        if trainer_hooks is not None:
-            trainer_hooks.tables.scale(scale)
-    return unscale
+def _unscale(original: Any, optimizer_or_trainer: Any) -> None:
+    scale = getattr(optimizer_or_trainer, '_scale', 1.0)
+    original(optimizer_or_trainer)
+    trainer_hooks = hooks_of(optimizer_or_trainer)
+    if trainer_hooks is not None:
+        trainer_hooks.tables.scale(scale)
 
 
-def _reset_kvstore(original: Any) -> Any:
-    def reset(self: Any) -> None:
-        trainer_hooks = hooks_of(self) if self.__dict__.get('_kv_initialized') else None  # not in its __init__
-        if trainer_hooks is not None:
-            trainer_hooks.reset_kvstore()
-        original(self)
-    return reset
+def _reset_kvstore(original: Any, self: Any) -> None:
+    trainer_hooks = hooks_of(self) if self.__dict__.get('_kv_initialized') else None  # not in its __init__
+    if trainer_hooks is not None:
+        trainer_hooks.reset_kvstore()
+    original(self)
 
 
 # -- methods of a Parameter --------------------------------------------------------------------------------------
 
 
-def _reduce(original: Any) -> Any:
-    def reduce(self: Any) -> Any:
-        refuse_shards([self], 'save_parameters or export')
-        trainer_hooks = None if self._trainer is None else hooks_of(self._trainer)
-        if trainer_hooks is not None:
-            trainer_hooks.consistency.check_last_step()
-        with on_demand_copy.copied(self):
-            if self._stype == 'default' or trainer_hooks is None:
-                return original(self)
-        # MXNet's own copies all rows as float32.
-        whole = mx.nd.sparse.zeros('row_sparse', self.shape, ctx=mx.cpu(), dtype=self.dtype)
-        everything = mx.nd.arange(self.shape[0], dtype='int64', ctx=mx.cpu())
-        self._trainer._row_sparse_pull(self, whole, everything, full_idx=True)
-        return whole
-    return reduce
+def _reduce(original: Any, self: Any) -> Any:
+    refuse_shards([self], 'save_parameters or export')
+    trainer_hooks = hooks_of(self._trainer)
+    if trainer_hooks is not None:
+        trainer_hooks.consistency.check_last_step()
+    with on_demand_copy.copied(self):
+        if self._stype == 'default' or trainer_hooks is None:
+            return original(self)
+    # MXNet's own copies all rows as float32.
+    whole = mx.nd.sparse.zeros('row_sparse', self.shape, ctx=mx.cpu(), dtype=self.dtype)
+    everything = mx.nd.arange(self.shape[0], dtype='int64', ctx=mx.cpu())
+    self._trainer._row_sparse_pull(self, whole, everything, full_idx=True)
+    return whole
 
 
-def _reset_ctx(original: Any) -> Any:
-    def reset_ctx(self: Any, ctx: Any) -> None:
-        refuse_move(self, 'reset_ctx', ctx)
-        if shard_of(self) is None:
-            original(self, ctx)
-        else:
-            renew_arrays(self)
-    return reset_ctx
+def _reset_ctx(original: Any, self: Any, ctx: Any) -> None:
+    refuse_move(self, 'reset_ctx', ctx)
+    if shard_of(self) is None:
+        original(self, ctx)
+    else:
+        renew_arrays(self)
 
 
-def _cast(original: Any) -> Any:
-    def cast(self: Any, dtype: Any) -> None:
-        refuse_cast(self, dtype)
-        original(self, dtype)
-    return cast
+def _cast(original: Any, self: Any, dtype: Any) -> None:
+    refuse_cast(self, dtype)
+    original(self, dtype)
 
 
-def _load_init(original: Any) -> Any:
-    def load_init(self: Any, data: Any, *args: Any, **keywords: Any) -> None:
-        with on_demand_copy.unread(self):
-            original(self, own_part(self, data), *args, **keywords)
-    return load_init
+def _load_init(original: Any, self: Any, data: Any, *args: Any, **keywords: Any) -> None:
+    with on_demand_copy.unread(self):
+        original(self, own_part(self, data), *args, **keywords)
 
 
-def _set_data(original: Any) -> Any:
-    def set_data(self: Any, data: Any) -> None:
-        with on_demand_copy.unread(self):
-            original(self, data if data.shape == self.shape else own_part(self, data))
-        on_demand_copy.replaced(self)
+def _set_data(original: Any, self: Any, data: Any) -> None:
+    with on_demand_copy.unread(self):
+        original(self, data if data.shape == self.shape else own_part(self, data))
+    on_demand_copy.replaced(self)
+    _note_new_values(self)
+
+
+def _set_trainer(original: Any, self: Any, trainer: Any) -> None:
+    original(self, trainer)
+    on_demand_copy.taken_over(self, trainer)
+
+
+def _initialize(original: Any, self: Any, *args: Any, **keywords: Any) -> None:
+    before, again = self.__dict__.get('_data'), keywords.get('force_reinit', args[3] if len(args) > 3 else False)
+    if again:
+        refuse_move(self, 'initialize', keywords.get('ctx', args[1] if len(args) > 1 else None))
+    with on_demand_copy.unread(self):
+        (initialise_again if again and shard_of(self) is not None else original)(self, *args, **keywords)
+    if before is not None and self.__dict__['_data'] is not before:  # force_reinit
         _note_new_values(self)
-    return set_data
-
-
-def _set_trainer(original: Any) -> Any:
-    def set_trainer(self: Any, trainer: Any) -> None:
-        original(self, trainer)
-        on_demand_copy.taken_over(self, trainer)
-    return set_trainer
-
-
-def _initialize(original: Any) -> Any:
-    def initialize(self: Any, *args: Any, **keywords: Any) -> None:
-        before, again = self.__dict__.get('_data'), keywords.get('force_reinit', args[3] if len(args) > 3 else False)
-        if again:
-            refuse_move(self, 'initialize', keywords.get('ctx', args[1] if len(args) > 1 else None))
-        with on_demand_copy.unread(self):
-            (initialise_again if again and shard_of(self) is not None else original)(self, *args, **keywords)
-        if before is not None and self.__dict__['_data'] is not before:  # force_reinit
-            _note_new_values(self)
-    return initialize
 
 
 def _note_new_values(param: Any) -> None:
-    trainer_hooks = None if param._trainer is None else hooks_of(param._trainer)
+    trainer_hooks = hooks_of(param._trainer)
     if trainer_hooks is not None:
         trainer_hooks.note_new_values(param)
 
 
-def _value_read(original: Any) -> Any:
-    def read(self: Any, *args: Any, **keywords: Any) -> Any:
-        if self._grad_stype != 'default' or self._data is None:  # a network reads all of its weights in every call
-            refuse_emptied(self)
-            on_demand_copy.value_read(self)
-        if self._trainer is not None:
-            share_value_read(self)
+def _read_value(original: Any, self: Any, *args: Any, **keywords: Any) -> Any:
+    if self._grad_stype != 'default' or self._data is None:  # a network reads all of its weights in every call
+        refuse_emptied(self)
+        on_demand_copy.value_read(self)
+    if self._trainer is not None:
+        share_value_read(self)
+    return original(self, *args, **keywords)
+
+
+def _read_gradient(original: Any, self: Any, *args: Any, **keywords: Any) -> Any:
+    if self._grad_stype == 'default':
         return original(self, *args, **keywords)
-    return read
+    with on_demand_copy.gradient_read(self):
+        return original(self, *args, **keywords)
 
 
-def _gradient_read(original: Any) -> Any:
-    def read(self: Any, *args: Any, **keywords: Any) -> Any:
-        if self._grad_stype == 'default':
-            return original(self, *args, **keywords)
-        with on_demand_copy.gradient_read(self):
-            return original(self, *args, **keywords)
-    return read
+def _list_ctx(original: Any, self: Any) -> Any:
+    with on_demand_copy.unread(self):
+        return original(self)
 
 
-def _around(manager: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a hook that calls a method of a parameter inside of ``manager(parameter)``."""
-    def make(original: Any) -> Any:
-        def call(self: Any, *args: Any, **keywords: Any) -> Any:
-            with manager(self):
-                return original(self, *args, **keywords)
-        return call
-    return make
-
-
-def _zero_grad(original: Any) -> Any:
-    def zero_grad(self: Any) -> None:
-        with contextlib.ExitStack() as stack:
-            for param in self.values():
-                stack.enter_context(on_demand_copy.unread(param))
-            original(self)
+def _zero_grad(original: Any, self: Any) -> None:
+    with contextlib.ExitStack() as stack:
         for param in self.values():
-            if isinstance(param, TableParameter):
-                param.zero_grad()
-    return zero_grad
+            stack.enter_context(on_demand_copy.unread(param))
+        original(self)
+    for param in self.values():
+        if isinstance(param, TableParameter):
+            param.zero_grad()
 
 
-def _embedding_forward(original: Any) -> Any:
-    def forward(self: Any, x: Any, *args: Any) -> Any:
-        trainer = self.weight._trainer
-        with on_demand_copy.forward(self, x, trainer is not None and hooks_of(trainer) is not None):
-            return original(self, x, *args)
-    return forward
+def _embedding_forward(original: Any, self: Any, x: Any, *args: Any) -> Any:
+    with on_demand_copy.forward(self, x, trains=hooks_of(self.weight._trainer) is not None):
+        return original(self, x, *args)
 
 
 # -- checkpoints of gluon's estimator ----------------------------------------------------------------------------
 
 
-def _make_folder(original: Any) -> Any:
-    def make(self: Any, model_dir: str, *args: Any, **keywords: Any) -> None:
-        os.makedirs(model_dir, exist_ok=True)  # MXNet looks first, and fails if another worker makes it then
-        original(self, model_dir, *args, **keywords)
-    return make
+def _make_folder(original: Any, self: Any, model_dir: str, *args: Any, **keywords: Any) -> None:
+    os.makedirs(model_dir, exist_ok=True)  # MXNet looks first, and fails if another worker makes it then
+    original(self, model_dir, *args, **keywords)
 
 
-def _save_on_worker_0(original: Any) -> Any:
-    def save(self: Any, estimator: Any, *prefix: str) -> None:
-        store = estimator.trainer._kvstore
-        if not isinstance(store, Hybrid) or store.rank == 0:
-            original(self, estimator, *prefix)
-        elif prefix:  # worker 0 saves states, for which it may need the shards of this worker
-            estimator.trainer.save_states('')
-    return save
+def _save_on_worker_0(original: Any, self: Any, estimator: Any, *prefix: str) -> None:
+    store = estimator.trainer._kvstore
+    if not isinstance(store, Hybrid) or store.rank == 0:
+        original(self, estimator, *prefix)
+    elif prefix:  # worker 0 saves states, for which it may need the shards of this worker
+        estimator.trainer.save_states('')
 
 
 # -- a script that fails -----------------------------------------------------------------------------------------
@@ -385,20 +335,18 @@ def _script_goes_on() -> bool:
     return bool(sys.flags.interactive) or hasattr(sys, 'ps1') and not hasattr(sys.modules['__main__'], '__file__')
 
 
-def _excepthook(original: Any) -> Any:
+def _excepthook(original: Any, kind: Any, value: BaseException, traceback: Any) -> None:
     """End the whole job when this worker's script ends with an exception.
 
     If workers end with the same error, only the first one shows it.
     """
-    def hook(kind: Any, value: BaseException, traceback: Any) -> None:
-        if _script_goes_on():
-            original(kind, value, traceback)
-            return
-        advice, echo = remedy(value), isinstance(value, (mx.base.MXNetError, Left))
-        text = '%s: %s%s' % (kind.__name__, _gist(str(value)), advice)
-        if isinstance(value, (InputError, SettingError)):
-            tell_keeper(['refusal', text])
-        if echo or original is not sys.__excepthook__ or not fails_like_another(text):
-            original(kind, value, traceback)
-        fail_current(text, echo, is_written=not advice)
-    return hook
+    if _script_goes_on():
+        original(kind, value, traceback)
+        return
+    advice, echo = remedy(value), isinstance(value, (mx.base.MXNetError, Left))
+    text = '%s: %s%s' % (kind.__name__, _gist(str(value)), advice)
+    if isinstance(value, (InputError, SettingError)):
+        tell_keeper(['refusal', text])
+    if echo or original is not sys.__excepthook__ or not fails_like_another(text):
+        original(kind, value, traceback)
+    fail_current(text, echo, is_written=not advice)

@@ -10,6 +10,7 @@ from mxnet.kvstore import KVStore, KVStoreBase
 from ..base.errors import InputError
 from ..base.log import get_logger
 from ..base.settings import TablePlan
+from ..base.text import listed
 from ..job.join import join, resolve_store
 from ..native import log_filter, trainers
 from ..native.forks import fork_guard
@@ -44,6 +45,10 @@ def _unrecorded(method: Callable) -> Callable:
     return call
 
 
+def _nothing() -> None:
+    pass
+
+
 @KVStoreBase.register
 class Hybrid(KVStore):
     """A key-value store that sends row_sparse parameters to parameter servers, dense ones to allreduce.
@@ -52,19 +57,7 @@ class Hybrid(KVStore):
     workers must make the same calls in the same order, also this one, except ``row_sparse_pull``, ``pull``,
     ``prefetch``, ``report`` and ``save_optimizer_states``.  Values are summed over workers and devices, not averaged.
     Servers free the memory of a store once all workers have dropped it, see :mod:`mxhybrid.servers.resource_leases`.
-
-    Parameters
-    ----------
-    **settings
-        Settings that :class:`mxhybrid.base.settings.Settings` declares, in any form that their checks take; a setting
-        that is None counts as not given.
-
-    Raises
-    ------
-    SettingError
-        A setting cannot work, on any worker, or must be the same on all workers and is not.
-    JobError
-        The other processes did not arrive in time.
+    Its settings, and the errors that it raises, are those of :func:`mxhybrid.create`.
 
     Notes
     -----
@@ -82,22 +75,24 @@ class Hybrid(KVStore):
         if self._job.distributed:
             with fork_guard:  # a process that is forked inside would have no standard error
                 log_filter.suppress_repeated_logs()
-        self._backend: Union[Distributed, OneProcess] = (
+        #: The object that carries out the calls.
+        self.backend: Union[Distributed, OneProcess] = (
             Distributed(self._job, request.settings) if self._job.distributed
             else OneProcess(self._job.telemetry.measures, request.settings))
-        self._meter = self._job.telemetry.new_meter(self._backend.routes, self._job.network)
+        #: The meter that measures this store's steps.
+        self.meter: Union[StepMeter, NoMeter] = self._job.telemetry.new_meter(self.backend.routes, self._job.network)
         self._names: Dict[Any, str] = {}
         self._reported = False
         #: Steps when a key was last initialised, and the bytes that this host had moved by then, which belong to no
         #: step.
         self._initialised: Tuple[int, Network] = 0, {}
-        self._arguments = CallArguments(self._backend, self._job.distributed)
+        self._arguments = CallArguments(self.backend, self._job.distributed)
         #: Lines of the report about weights that are sharded.
         self._shards = ''
-        #: A reference to the method that returns a line of the report about optimizer state.
-        self._state_line: Optional['weakref.WeakMethod[Callable[[], str]]'] = None
-        #: A reference to the method that returns the dynamic tables with their statistics.
-        self._dynamic_tables: Optional['weakref.WeakMethod[Callable[[], List[Any]]]'] = None
+        #: A weak reference to the method that returns a line of the report about optimizer state.
+        self.state_line: Callable[[], Optional[Callable[[], str]]] = _nothing
+        #: A weak reference to the method that returns the dynamic tables with their statistics.
+        self._dynamic_tables: Callable[[], Optional[Callable[[], List[Any]]]] = _nothing
         #: The Trainer whose parameters have the keys of this store, and their names.
         self._trainer: Optional[Tuple[Any, str]] = None
 
@@ -109,7 +104,7 @@ class Hybrid(KVStore):
     @property
     def handle(self) -> Any:
         """Handle of the native store."""
-        return self._backend.native.handle
+        return self.backend.native.handle
 
     @property
     def type(self) -> str:
@@ -138,7 +133,7 @@ class Hybrid(KVStore):
 
     @property
     def _updater(self) -> Any:
-        return self._backend.updater
+        return self.backend.updater
 
     @staticmethod
     def is_capable(capability: str) -> bool:
@@ -155,14 +150,13 @@ class Hybrid(KVStore):
         with their rows so far; the staleness of pulled rows; and the shards of weights that this worker holds, with the
         bytes that it sends in redistributions between layers.
         """
-        routes, (steps, before) = list(self._backend.routes.values()), self._initialised
+        routes, (steps, before) = list(self.backend.routes.values()), self._initialised
         network = moved_between(before, self._job.network() or {}) if before else {}
         table = route_table(self._job, routes, network, steps_so_far(routes) - steps)
-        line = None if self._state_line is None else self._state_line()
-        tables = None if self._dynamic_tables is None else self._dynamic_tables()
+        line, tables = self.state_line(), self._dynamic_tables()
         dynamic = [] if tables is None else tables()
-        lags = lags_table(self._backend.served_tables() + [(item.name, item.param.table) for item, _ in dynamic
-                                                          if item.param.is_served])
+        served = [(route.name, route.server_table) for route in routes if route.server_table is not None]
+        lags = lags_table(served + [(item.name, item.param.table) for item, _ in dynamic if item.param.is_served])
         parts = [dynamic_tables_table(dynamic), lags, self._shards, '' if line is None else line()]
         return '\n\n'.join([table] + [text for text in parts if text])
 
@@ -185,7 +179,7 @@ class Hybrid(KVStore):
         """Initialise keys with one value each, and write the values to outputs."""
         for key, value, outs in work:
             name = self._names.get(key, str(key))
-            if not self._backend.may_init(key):
+            if not self.backend.may_init(key):
                 raise InputError('%s: key %r (%s) was initialised before: initialise each key once, and change its '
                                  'value by push' % (call, key, name))
             checks.stypes(call, name, [value], ('default', 'row_sparse'), 'convert it with tostype')
@@ -197,9 +191,9 @@ class Hybrid(KVStore):
         values = separate([[value] for _, value, _ in work], [outs for _, _, outs in work])
         for (key, _, outs), (value,) in zip(work, values):
             name = self._names.get(key, str(key))
-            with self._meter.call(call, parameter=name):
-                self._backend.init(call, key, name, value, outs, priority)
-        self._initialised = steps_so_far(list(self._backend.routes.values())), self._job.network() or {}
+            with self.meter.call(call, parameter=name):
+                self.backend.init(call, key, name, value, outs, priority)
+        self._initialised = steps_so_far(list(self.backend.routes.values())), self._job.network() or {}
 
     # -- gradients and weights -------------------------------------------------------------------------------------
 
@@ -210,8 +204,8 @@ class Hybrid(KVStore):
         Row ids of a row_sparse array may come in any order and more than once: the rows of an id are added up.
         """
         for route, arrays in self._arguments.gradients(key, value):
-            with self._meter.call('push', route):
-                self._backend.push(route, arrays, priority)
+            with self.meter.call('push', route):
+                self.backend.push(route, arrays, priority)
         self._maybe_report()
 
     @_unrecorded
@@ -222,8 +216,8 @@ class Hybrid(KVStore):
         key whose last push was row_sparse, a row_sparse `out` takes the summed gradient.
         """
         for route, outs in self._arguments.outputs(key, out):
-            with self._meter.call('pull', route):
-                self._backend.pull(route, outs, priority, ignore_sparse)
+            with self.meter.call('pull', route):
+                self.backend.pull(route, outs, priority, ignore_sparse)
 
     @_unrecorded
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
@@ -234,12 +228,12 @@ class Hybrid(KVStore):
         """
         work = self._arguments.pushpull(key, value, out)
         if isinstance(key, (list, tuple)) and len(key) > 1:
-            with self._meter.call('pushpull', parameter='%d parameters' % len(work)):
-                self._backend.pushpull_all(work, priority)
+            with self.meter.call('pushpull', parameter='%d parameters' % len(work)):
+                self.backend.pushpull_all(work, priority)
         else:
             for route, arrays, outs in work:
-                with self._meter.call('pushpull', route):
-                    self._backend.pushpull(route, arrays, outs, priority)
+                with self.meter.call('pushpull', route):
+                    self.backend.pushpull(route, arrays, outs, priority)
         self._maybe_report()
 
     @_unrecorded
@@ -250,8 +244,8 @@ class Hybrid(KVStore):
         call may return before the rows have arrived; whatever reads `out` waits for them.
         """
         for route, outs, ids in self._arguments.rows(key, out, row_ids):
-            with self._meter.call('row_sparse_pull', route):
-                self._backend.pull_rows(route, ids, outs, priority)
+            with self.meter.call('row_sparse_pull', route):
+                self.backend.pull_rows(route, ids, outs, priority)
 
     def prefetch(self, key: Any, row_ids: Any, priority: int = 0, after_push: bool = False) -> None:
         """Request the rows of the next ``row_sparse_pull`` early, so that they travel while the worker computes.
@@ -273,7 +267,7 @@ class Hybrid(KVStore):
         if not isinstance(row_ids, mx.nd.NDArray):
             row_ids = mx.nd.array(row_ids, dtype='int64', ctx=mx.cpu())
         ids = checks.wanted_rows('prefetch', route.name, row_ids, route.rows)
-        self._backend.prefetch(route, ids, priority, after_push)
+        self.backend.prefetch(route, ids, priority, after_push)
 
     @_unrecorded
     def repartition(self, key: Any, partitions: int) -> None:
@@ -283,7 +277,7 @@ class Hybrid(KVStore):
         partitions and ignores the call.
         """
         route = self._arguments.route('repartition', key)
-        self._backend.repartition(route, checks.partitions('repartition', route.name, partitions))
+        self.backend.repartition(route, checks.partitions('repartition', route.name, partitions))
 
     # -- optimizer ---------------------------------------------------------------------------------------------------
 
@@ -292,10 +286,10 @@ class Hybrid(KVStore):
         if not isinstance(optimizer, mx.optimizer.Optimizer):
             raise InputError('set_optimizer: %r is not an optimizer: give an object of mxnet.optimizer.Optimizer'
                              % (optimizer,))
-        self._backend.set_optimizer(optimizer)
+        self.backend.set_optimizer(optimizer)
 
     def _set_updater(self, updater: Any) -> None:
-        self._backend.set_updater(updater)
+        self.backend.set_updater(updater)
 
     def set_gradient_compression(self, compression_params: Any) -> None:
         """Raise InputError: the store has no gradient compression."""
@@ -308,13 +302,13 @@ class Hybrid(KVStore):
         The file is an ordinary MXNet states file, as a Trainer in one process writes it.
         """
         self._need_updater('save_optimizer_states')
-        self._backend.save_states(fname, dump_optimizer)
+        self.backend.save_states(fname, dump_optimizer)
 
     @_unrecorded
     def load_optimizer_states(self, fname: str) -> None:
         """Read optimizer state on worker 0 and give it to all workers and servers (collective)."""
         self._need_updater('load_optimizer_states')
-        self._backend.load_states(fname)
+        self.backend.load_states(fname)
 
     def _need_updater(self, call: str) -> None:
         if self._updater is None:
@@ -322,16 +316,6 @@ class Hybrid(KVStore):
                              'update_on_kvstore=True' % call)
 
     # -- used by the hooks ---------------------------------------------------------------------------------------------
-
-    @property
-    def meter(self) -> Union[StepMeter, NoMeter]:
-        """The meter that measures this store's steps."""
-        return self._meter
-
-    @property
-    def backend(self) -> Union[Distributed, OneProcess]:
-        """The object that carries out the calls."""
-        return self._backend
 
     @property
     def distributed(self) -> bool:
@@ -345,8 +329,7 @@ class Hybrid(KVStore):
                              "are numbers from 0: give each Trainer a store of its own, kvstore='hybrid' or another "
                              'mxhybrid.create()' % self._trainer[1])
         names = [param.name for param in [*trainers.params_of(trainer), *tables_split_off(trainer)]]
-        more = ' and %d more' % (len(names) - 3) if len(names) > 3 else ''
-        self._trainer = weakref.ref(trainer), ', '.join(names[:3]) + more
+        self._trainer = weakref.ref(trainer), listed(names)
 
     def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, shards: str, hints: Mapping[str, TablePlan]
                ) -> None:
@@ -357,14 +340,14 @@ class Hybrid(KVStore):
         `hints` has a plan's choices for tables, by name.
         """
         self._shards = shards
-        self._names.update(self._backend.attach(params, keeps_dense, hints))
+        self._names.update(self.backend.attach(params, keeps_dense, hints))
 
     @_unrecorded
     def push_on_demand(self, key: Any, value: Any, optimizer: Any, priority: int, devices: Sequence[int]) -> None:
         """Push the gradient of a dense weight on servers, which apply `optimizer` (collective)."""
         (route, arrays), = self._arguments.gradients(key, value)
-        with self._meter.call('push', route):
-            self._backend.push_on_demand(route, arrays, optimizer, priority, list(devices))  # type: ignore[union-attr]
+        with self.meter.call('push', route):
+            self.backend.push_on_demand(route, arrays, optimizer, priority, list(devices))  # type: ignore[union-attr]
         self._maybe_report()
 
     @_unrecorded
@@ -372,7 +355,7 @@ class Hybrid(KVStore):
         """Return rows `ids` (sorted, unique, not empty) of a dense weight on servers, as an array that is filled later.
         """
         route = self._arguments.route('pull', key)
-        with self._meter.call('row_sparse_pull', route):
+        with self.meter.call('row_sparse_pull', route):
             return route.pull_on_demand(ids, priority)
 
     @_unrecorded
@@ -382,22 +365,18 @@ class Hybrid(KVStore):
         These take the place of the gradients when the caller updates the weights with them, or writes them.
         """
         pending: List[PendingSums] = []
-        with self._meter.call('pushpull', parameter='%d parameters' % len(keys)):
-            self._backend.pushpull_all(self._arguments.pushpull(keys, gradients, None), priority, pending)
+        with self.meter.call('pushpull', parameter='%d parameters' % len(keys)):
+            self.backend.pushpull_all(self._arguments.pushpull(keys, gradients, None), priority, pending)
         self._maybe_report()
         return pending
 
     @_unrecorded
     def sum_sharded(self, keys: Sequence[Any], start_sums: Callable[[], None]) -> None:
         """Call ``start_sums()``, which starts the sums of sharded gradients of these keys (collective)."""
-        with self._meter.call('pushpull', parameter='%d parameters' % len(keys)):
-            self._backend.before_sums(self._arguments.route('pushpull', keys[0]))  # type: ignore[union-attr]
+        with self.meter.call('pushpull', parameter='%d parameters' % len(keys)):
+            self.backend.before_push(self._arguments.route('pushpull', keys[0]))  # type: ignore[union-attr]
             start_sums()
         self._maybe_report()
-
-    def describe_state(self, line: Callable[[], str]) -> None:
-        """Show, in the report, the line of text that the method `line` returns about optimizer state."""
-        self._state_line = weakref.WeakMethod(line)
 
     def show_tables(self, tables: Callable[[], List[Any]], statistics: Callable[[], List[Any]]) -> None:
         """Show the dynamic tables that the method `tables` returns in records of steps, and in the report those that
@@ -408,7 +387,7 @@ class Hybrid(KVStore):
         def recorded() -> List[Any]:
             method = tables_of()
             return [] if method is None else method()
-        self._meter.show_tables(recorded)
+        self.meter.show_tables(recorded)
 
     def adopt(self, former: 'Hybrid', keys_set: Set[Any]) -> None:
         """Take over the keys and tables of a store that its Trainer gave up; all keys will be initialised again.
@@ -416,19 +395,19 @@ class Hybrid(KVStore):
         Values of `keys_set` were set.  Tables of other keys keep their rows, but not their optimizer state.
         """
         self._reported = former._reported
-        self._backend.adopt(former._backend, keys_set)  # type: ignore[arg-type]
-        self._meter = former._meter.over(self._backend.routes)
+        self.backend.adopt(former.backend, keys_set)  # type: ignore[arg-type]
+        self.meter = former.meter.over(self.backend.routes)
 
     def _barrier(self) -> None:
-        self._backend.barrier()
+        self.backend.barrier()
 
     def _maybe_report(self) -> None:
         if self._reported:
             return
-        steps = {route.traffic.steps for route in self._backend.routes.values() if route.traffic.steps}
+        steps = {route.traffic.steps for route in self.backend.routes.values() if route.traffic.steps}
         # At the end of a step, when all parameters have been pushed equally often, if that ever happens.
         self._reported = min(steps, default=0) >= PRINT_AFTER_STEPS and (len(steps) == 1 or max(steps) > PRINT_AT_STEP)
-        rows = route_rows(list(self._backend.routes.values())) if self._reported and self.rank == 0 else ()
+        rows = route_rows(list(self.backend.routes.values())) if self._reported and self.rank == 0 else ()
         if rows and rows not in self._tables_logged:
             self._tables_logged.add(rows)
             logger.info('routes:\n%s', self.report())

@@ -7,8 +7,8 @@ import numpy as np
 from ..base.errors import InputError
 from ..native.arrays import host_view
 
-#: Below these numbers, every integer is a float of the type.
-_EXACT_BELOW = {'float16': 1 << 11, 'float32': 1 << 24, 'float64': 1 << 53}
+#: Below these numbers, every integer is a float of the type; 2^53 for wider types.
+_EXACT_BELOW = {'float16': 1 << 11, 'float32': 1 << 24}
 
 
 def as_array(values: Any, table: str, argument: str = 'ids') -> np.ndarray:
@@ -75,7 +75,7 @@ def _check_floats(array: np.ndarray, table: str) -> None:
     if not array.size:
         return
     advice = "give ids as int64: mx.nd.array(ids, dtype='int64'), or an array of NumPy"
-    exact_below = _EXACT_BELOW[array.dtype.name] if array.dtype.name in _EXACT_BELOW else 1 << 53
+    exact_below = _EXACT_BELOW.get(array.dtype.name, 1 << 53)
     finite = np.isfinite(array)
     if not finite.all():
         raise InputError('%s: id %s is not an integer: %s' % (table, array[~finite].flat[0], advice))

@@ -29,28 +29,24 @@ class LocalTable(OptimizedTable):
     def __init__(self, name: str, width: int, dtype: Any, first_values: FirstValues, options: Mapping[str, Any],
                  directory: str = '', resident_bytes: int = 0):
         super().__init__(name, width, dtype)
-        self._store = RowStore(width, self.dtype, first_values, **options, directory=directory,
-                               resident_bytes=resident_bytes)
-        self._in_files = bool(directory)
+        #: The store of the rows, in memory or in files.
+        self.store = RowStore(width, self.dtype, first_values, **options, directory=directory,
+                              resident_bytes=resident_bytes)
+        self.is_in_memory = not directory
         self._optimizer: Optional[TableOptimizer] = None
         self._has_state = False
         #: The array that pushes overwrite: -1 for rows, or the number of one of optimizer state; None for an update.
         self._assigned_slot: Optional[int] = None
 
-    @property
-    def store(self) -> RowStore:
-        """The store of the rows."""
-        return self._store
-
     def pull(self, keys: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """Write the rows of `keys` to `result`."""
-        result[:] = self._store.read(keys)
+        result[:] = self.store.read(keys)
 
     @staticmethod
     def deliver(tables: Sequence['LocalTable'], rows: Sequence[KeyedRows], array: Any, priority: int = 0) -> None:
         """Write rows of several tables to the memory of `array`."""
         for table, part in zip(tables, rows):
-            part.write(table._store.read(part.keys))
+            part.write(table.store.read(part.keys))
 
     @staticmethod
     def push_all(tables: Sequence['LocalTable'], rows: Sequence[KeyedRows], priority: int = 0) -> None:
@@ -66,17 +62,17 @@ class LocalTable(OptimizedTable):
         with naming_table(self.name):
             if self._assigned_slot is not None:
                 if self._assigned_slot < 0:
-                    self._store.assign(keys, rows)
+                    self.store.assign(keys, rows)
                 else:
-                    self._store.assign_state(self._assigned_slot, keys, rows)
+                    self.store.assign_state(self._assigned_slot, keys, rows)
                 return
             assert self._optimizer is not None
             rule, settings = kernel_rule(self._optimizer.live, self._has_state)
-            self._store.update(rule, settings, keys, rows)
+            self.store.update(rule, settings, keys, rows)
 
     def statistics(self) -> Dict[str, int]:
         """Return the numbers of rows and bytes."""
-        return self._store.statistics()
+        return self.store.statistics()
 
     def cache_counts(self) -> Dict[str, int]:
         """Return no counts: the rows are here, and no cache is needed."""
@@ -99,12 +95,7 @@ class LocalTable(OptimizedTable):
     def save(self, directory: str, since: Optional[Marks], token: str) -> Saved:
         """Save the rows in ``directory/0``."""
         with naming_table(self.name):
-            return Saved({'0': self._store.save(os.path.join(directory, '0'), since['0'] if since else None)}, [])
-
-    @property
-    def is_in_memory(self) -> bool:
-        """True if the rows are in memory, and not in files."""
-        return not self._in_files
+            return Saved({'0': self.store.save(os.path.join(directory, '0'), since['0'] if since else None)}, [])
 
     @staticmethod
     def save_copies(tables: Sequence['LocalTable'], directories: Sequence[str], since: Sequence[Optional[Marks]],
@@ -120,7 +111,7 @@ class LocalTable(OptimizedTable):
         files = [os.path.join(results, '0.json')]
         work_on_copy(save, files[0])
         for table in tables:
-            table._store.mark()
+            table.store.mark()
         return files
 
     def hosts_without(self, file: str) -> List[str]:
@@ -129,17 +120,17 @@ class LocalTable(OptimizedTable):
 
     def load(self, directories: Sequence[str], clock: int) -> None:
         """Replace all rows by those of folders, which are read in this order, and set the clock."""
-        self._store.clear()
-        self._store.set_clock(clock)
+        self.store.clear()
+        self.store.set_clock(clock)
         with naming_table(self.name):
             for directory in directories:
-                self._store.load(directory)
+                self.store.load(directory)
             for directory in newest_parts(directories):
-                self._store.load_waiting(directory)
+                self.store.load_waiting(directory)
 
     def close(self) -> None:
         """Free the rows."""
-        self._store.close()
+        self.store.close()
 
     def _tell_optimizer(self, reference: str, attributes: Dict[str, Any], count: Optional[int]) -> None:
         assert self._made_with is not None
@@ -147,16 +138,16 @@ class LocalTable(OptimizedTable):
             self._optimizer = TableOptimizer(reference, attributes, self._made_with[1])
             widths = state_widths(self._optimizer.maker, 0, (1, self.width), self.dtype)
             with naming_table(self.name):
-                self._store.set_state_widths([])
-                self._store.set_state_widths(widths)
+                self.store.set_state_widths([])
+                self.store.set_state_widths(widths)
             self._has_state = bool(widths)
         else:
             self._optimizer.change(attributes)
         if count is not None:
-            self._store.set_updates(count)
+            self.store.set_updates(count)
 
     def _drop_optimizer(self) -> None:
         self._optimizer, self._has_state = None, False
         with naming_table(self.name):
-            self._store.set_state_widths([])
-        self._store.set_updates(0)
+            self.store.set_state_widths([])
+        self.store.set_updates(0)

@@ -11,8 +11,8 @@ take the weight back, with the values that the arrays have then (:mod:`mxhybrid.
 ``save_parameters``, ``export`` and other calls that copy the value only pull it.
 """
 import threading
-from contextlib import contextmanager, nullcontext
-from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Optional, Tuple
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -64,26 +64,9 @@ class ValueWatch:
         if not self._uncounted[me]:
             del self._uncounted[me]
 
-    def note_forward(self) -> None:
-        """Count a forward pass of ``nn.Embedding``."""
-        self.forwards += 1
-
-    def note_read(self) -> None:
-        """Note another read."""
-        self.read = True
-
-    def note_move_to_servers(self, copy: 'WorkerCopy') -> None:
-        """Note that servers hold the value from now on, and this worker's `copy` of it."""
-        self.copy = copy
-
     def note_move_to_worker(self) -> None:
         """Note that servers no longer hold the value, and count forward passes again."""
         self.copy, self.forwards = None, 0
-
-    def reset(self) -> None:
-        """Do as :meth:`note_move_to_worker`, and forget earlier reads."""
-        self.note_move_to_worker()
-        self.read = False
 
 
 def watch_of(param: Any) -> Optional[ValueWatch]:
@@ -100,7 +83,7 @@ class OnDemandParameter(Parameter):
     def _data(self) -> Any:
         watch = self.__dict__[_WATCH]
         if watch.copy is not None and not watch.uncounted:
-            watch.note_read()
+            watch.read = True
             watch.copy.hand_out()
         return self.__dict__['_data']
 
@@ -135,10 +118,6 @@ class WorkerCopy:
     def replaced(self) -> None:
         """Note that the script has set all values on this worker; all workers take the weight back."""
         self._current = self._all_current()
-        self.leave()
-
-    def leave(self) -> None:
-        """Make all workers take the weight back before the next step."""
         self.leaves = True
 
     def pushed(self) -> None:
@@ -152,12 +131,10 @@ class WorkerCopy:
         if device is not None:
             # The operator itself refuses rows that do not exist.
             row_ids = checks.whole_ids('nn.Embedding', self._param.name, host_view(ids))
-            rows = np.clip(np.unique(row_ids), 0, self._route.rows - 1)
-            if mx.autograd.is_recording():
-                self._get([device], np.unique(rows))
-            else:
-                with self._store.backend.fresh_pulls():  # evaluation gets rows without staleness
-                    self._get([device], np.unique(rows))
+            rows = np.unique(np.clip(row_ids, 0, self._route.rows - 1))
+            # Evaluation gets rows without staleness.
+            with _NOTHING if mx.autograd.is_recording() else self._store.backend.fresh_pulls():
+                self._get([device], rows)
 
     def complete(self) -> None:
         """Pull all rows that are not current."""
@@ -167,16 +144,11 @@ class WorkerCopy:
                 if rows is not None:
                     rows.wait_to_read()
 
-    def return_to_worker(self) -> None:
-        """Pull all rows, for good: a further step of the Trainer begins by taking the weight back."""
-        self.complete()
-        self.leave()
-
     def hand_out(self) -> None:
         """Pull all rows for a script that may keep the arrays."""
         self.complete()
         if not self.leaves:
-            self.leave()
+            self.leaves = True
             logger.warning('%s: its value was read by something other than nn.Embedding, so all its rows were pulled; '
                            'from the next step on all workers pull the rows that any worker touched. Set %s=0 to do '
                            'that always', self._route.name, variable('on_demand_rows'))
@@ -201,22 +173,14 @@ class WorkerCopy:
 # -- called by the hooks -----------------------------------------------------------------------------------------
 
 
-def uncounted_reads(trainer: Any) -> ContextManager[None]:
-    """Exclude reads of a Trainer's parameters, for calls of the Trainer itself."""
-    return _uncounted_reads(trainer) if trainer._contains_sparse_grad else _NOTHING
-
-
 @contextmanager
-def _uncounted_reads(trainer: Any) -> Iterator[None]:
-    watches = [watch for watch in map(watch_of, trainer._params) if watch is not None
-               and (watch.copy is None or watch.copy.trainer is trainer)]
-    for watch in watches:
-        watch.__enter__()
-    try:
+def uncounted_reads(trainer: Any) -> Iterator[None]:
+    """Exclude reads of a Trainer's parameters, for calls of the Trainer itself."""
+    with ExitStack() as stack:
+        for watch in map(watch_of, trainer._params if trainer._contains_sparse_grad else ()):
+            if watch is not None and (watch.copy is None or watch.copy.trainer is trainer):
+                stack.enter_context(watch)
         yield
-    finally:
-        for watch in watches:
-            watch.__exit__()
 
 
 def forward(embedding: Any, ids: Any, trains: bool) -> Any:
@@ -229,7 +193,7 @@ def forward(embedding: Any, ids: Any, trains: bool) -> Any:
     if watch is None or type(ids) is not mx.nd.NDArray or (
             type(embedding).hybrid_forward is not nn.Embedding.hybrid_forward):
         return _NOTHING
-    watch.note_forward()
+    watch.forwards += 1
     if watch.copy is not None:
         watch.copy.need(ids)
     elif trains and ids.context.device_type == 'cpu' and np.dtype(ids.dtype).kind == 'f':
@@ -257,16 +221,18 @@ def taken_over(param: Any, trainer: Any) -> None:
     watch = watch_of(param)
     if watch is None or watch.copy is None or watch.copy.trainer is trainer:
         return
-    watch.copy.return_to_worker()
+    watch.copy.complete()
+    watch.copy.leaves = True  # a further step of the former Trainer begins by taking the weight back
     param.__class__ = Parameter
-    watch.reset()
+    watch.note_move_to_worker()
+    watch.read = False
 
 
 def value_read(param: Any) -> None:
     """Note that the script gets the value of a parameter."""
     watch = watch_of(param)
     if watch is not None and not watch.uncounted:
-        watch.note_read()
+        watch.read = True
 
 
 def unread(param: Any) -> Any:
@@ -288,9 +254,9 @@ def gradient_read(param: Any) -> Any:
     if watch.uncounted or not isinstance(getattr(trainer, '_kvstore', None), Hybrid) or updates_on_store(trainer):
         return watch
     if arrays and not any(map(is_fresh, arrays)):
-        watch.note_read()
+        watch.read = True
         if watch.copy is not None and not watch.copy.leaves:
-            watch.copy.leave()
+            watch.copy.leaves = True
             logger.warning('%s: its gradient was read after a step. It is the gradient of this worker only, since '
                            'servers have the sum; from the next step on it is the sum. Set %s=0 to have the sum always',
                            param.name, variable('on_demand_rows'))

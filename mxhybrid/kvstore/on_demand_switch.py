@@ -12,7 +12,8 @@ Before each step the workers vote whether to take weights back: if the script of
 workers take it back.  They also take weights back when ``allreduce_grads()`` or ``load_states()`` is called, or
 ``update()`` without ``allreduce_grads()`` before it.
 """
-from typing import Any, ContextManager, Dict, List, Optional, Tuple
+import functools
+from typing import Any, ContextManager, Dict, List, Tuple
 
 import mxnet as mx
 from mxnet.gluon.parameter import Parameter
@@ -78,8 +79,8 @@ class OnDemandSwitch:
         if not self.copies:
             return
         keys = list(self.copies)
-        votes = self._backend.any_of([all_leave or self._leaves(key) for key in keys] + [local, not local],
-                                    _LOCAL_UPDATE if local else '')
+        votes = self._backend.any_of([all_leave or self.copies[key].leaves or bool(self._unsupported_reason(key))
+                                      for key in keys] + [local, not local], _LOCAL_UPDATE if local else '')
         if votes[-1] and votes[-2]:
             # Workers that make a step have sent dense gradients, which cannot be withdrawn.
             raise InputError('%s: some workers call it while others make a step. All workers have to call it together '
@@ -88,9 +89,6 @@ class OnDemandSwitch:
         for key, leaves in zip(keys, votes):
             if leaves:
                 self._take_back(key)
-
-    def _leaves(self, key: int) -> bool:
-        return self.copies[key].leaves or bool(self._unsupported_reason(key))
 
     def take_back_all(self) -> None:
         """Take all weights back (collective); they may move to the servers again after some steps."""
@@ -108,8 +106,33 @@ class OnDemandSwitch:
     def updating(self) -> ContextManager[None]:
         """Surround an update in the workers; :meth:`push_gradients` then sends the gradients of weights on servers."""
         self._gradients = {}
-        return with_updaters(self._trainer, lambda updater: _GradientFilter(updater, self.copies, self._gradients,
-                                                                            self._stand_ins))
+        return with_updaters(self._trainer, lambda updater: functools.partial(self._update_others, updater))
+
+    def _update_others(self, updater: Any, keys: Any, gradients: Any, arrays: Any) -> None:
+        """Put the gradients of parameters on servers aside, and update with all others."""
+        others: List[Any] = []
+        stand_ins: List[StandIn] = []
+        for key, gradient, array in zip(keys, gradients, arrays):
+            if key not in self.copies:
+                others.append((key, gradient, array))
+                continue
+            self._gradients.setdefault(key, []).append(gradient)
+            if updater.aggregate_updates:
+                # MXNet's sgd updates several weights in one call.  If a gradient of the call is row_sparse, it uses
+                # other kernels, which do not leave the state alone while there is no momentum.  A row_sparse stand-in
+                # without rows keeps that choice of kernels, and changes nothing itself.
+                stand_in = StandIn('stands in for %r' % (key,))
+                stand_ins.append(stand_in)
+                if stand_in not in self._stand_ins or self._stand_ins[stand_in][0] is not array:
+                    self._stand_ins[stand_in] = (
+                        array, mx.nd.sparse.zeros('row_sparse', (1, 1), array.context, array.dtype),
+                        mx.nd.zeros((1, 1), array.context, array.dtype))
+                others.append((stand_in, *self._stand_ins[stand_in][1:]))
+        if len(others) > len(stand_ins):
+            updater(*zip(*others))
+        for stand_in in stand_ins:
+            for by_key in (updater.states, updater.states_synced, updater.optimizer._index_update_count):
+                by_key.pop(stand_in, None)
 
     def push_gradients(self) -> None:
         """Give the servers the gradients of the weights that they hold, after an update."""
@@ -130,7 +153,7 @@ class OnDemandSwitch:
             elif self._steps[key] > OBSERVED_STEPS:
                 due.append(key)
             else:
-                self._backend.pause_tuning(key)
+                self._backend.unsettled.add(key)
         if not due:
             return
         everyone = self._backend.allgather_json(
@@ -164,7 +187,7 @@ class OnDemandSwitch:
 
     def _refuse(self, key: int, reason: str) -> None:
         del self._steps[key]
-        self._backend.resume_tuning(key)
+        self._backend.unsettled.discard(key)
         if self._store.rank == 0:
             logger.debug('%s: no rows on demand: %s', self._trainer._params[key].name, reason)
 
@@ -175,13 +198,13 @@ class OnDemandSwitch:
 
     def _move_to_servers(self, key: int) -> None:
         del self._steps[key]
-        self._backend.resume_tuning(key)
+        self._backend.unsettled.discard(key)
         param, updaters = self._trainer._params[key], updaters_of(self._trainer)
         self._backend.serve(key, param._data[0], updaters[0].states.get(key), self._optimizer)
         for updater in updaters:
             drop_state(updater, key)
         self.copies[key] = WorkerCopy(self._trainer, key)
-        self._watch(key).note_move_to_servers(self.copies[key])
+        self._watch(key).copy = self.copies[key]
         param.__class__ = OnDemandParameter
         if self._store.rank == 0:
             logger.info('%s: servers update it from now on, and every worker pulls the rows that it needs', param.name)
@@ -206,45 +229,3 @@ class OnDemandSwitch:
         self._steps[key] = 0
         if self._store.rank == 0:
             logger.info('%s: workers pull the rows that any worker touched, and update them', param.name)
-
-
-class _GradientFilter:
-    """A stand-in for an Updater that puts the gradients of parameters on servers aside, and updates with all others."""
-
-    def __init__(self, updater: Any, copies: Dict[int, WorkerCopy], server_gradients: Dict[int, List[Any]],
-                 stand_in_arrays: Dict[StandIn, Tuple[Any, Any, Any]]):
-        self._updater, self._copies = updater, copies
-        self._server_gradients, self._arrays = server_gradients, stand_in_arrays
-
-    def __call__(self, keys: Any, gradients: Any, arrays: Any) -> None:
-        others: List[Any] = []
-        stand_ins: List[StandIn] = []
-        for key, gradient, array in zip(keys, gradients, arrays):
-            if key not in self._copies:
-                others.append((key, gradient, array))
-                continue
-            self._server_gradients.setdefault(key, []).append(gradient)
-            if self._updater.aggregate_updates:
-                # MXNet's sgd updates several weights in one call.  If a gradient of the call is row_sparse, it uses
-                # other kernels, which do not leave the state alone while there is no momentum.  A row_sparse stand-in
-                # without rows keeps that choice of kernels, and changes nothing itself.
-                stand_in = StandIn('stands in for %r' % (key,))
-                stand_ins.append(stand_in)
-                if stand_in not in self._arrays or self._arrays[stand_in][0] is not array:
-                    self._arrays[stand_in] = (
-                        array, mx.nd.sparse.zeros('row_sparse', (1, 1), array.context, array.dtype),
-                        mx.nd.zeros((1, 1), array.context, array.dtype))
-                others.append((stand_in, *self._arrays[stand_in][1:]))
-        if len(others) > len(stand_ins):
-            self._updater(*zip(*others))
-        for stand_in in stand_ins:
-            for by_key in (self._updater.states, self._updater.states_synced,
-                           self._updater.optimizer._index_update_count):
-                by_key.pop(stand_in, None)
-
-
-def switch_for(trainer: Any) -> Optional[OnDemandSwitch]:
-    """Return the switch of a Trainer whose store was made, None if no parameter can move to servers."""
-    if trainer._kvstore.backend.serves_dense_weights and trainer._contains_sparse_grad:
-        return OnDemandSwitch(trainer)
-    return None

@@ -19,7 +19,7 @@ from ..routes.rows import sum_devices
 class Local(ParameterSpec):
     """A parameter in a job of one process."""
 
-    kind = 'local'
+    kind, server_table = 'local', None
 
     def __init__(self, key: Any, name: str, array: Any):
         super().__init__(key, name, array)
@@ -119,10 +119,6 @@ class OneProcess:
 
     def prefetch(self, route: Local, ids: np.ndarray, priority: int, after_push: bool) -> None:
         """Do nothing: all rows are here."""
-
-    def served_tables(self) -> List[Tuple[str, Any]]:
-        """Return no tables: there are no servers."""
-        return []
 
     def fresh_pulls(self) -> ContextManager[None]:
         """Surround nothing: there are no other workers."""

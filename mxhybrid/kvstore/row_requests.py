@@ -33,11 +33,6 @@ class RowRequest(NamedTuple):
     #: The segments of positions that are summed to a row each; None if each position has a row.
     segments: Optional[Segments] = None
 
-    @property
-    def array_shape(self) -> Tuple[int, ...]:
-        """The shape of the array."""
-        return self.shape + (self.param.width,)
-
 
 def request_rows(requests: Sequence[RowRequest]) -> List[Any]:
     """Return an array of rows for each request, which a backward pass finds; all rows are requested at once.
@@ -46,7 +41,7 @@ def request_rows(requests: Sequence[RowRequest]) -> List[Any]:
     """
     arrays: List[Any] = [None] * len(requests)
     is_recording = mx.autograd.is_recording()
-    shapes = [request.array_shape for request in requests]
+    shapes = [request.shape + (request.param.width,) for request in requests]
     with mx.autograd.pause():
         for indices in _groups([(request.param.is_served, request.param.dtype) for request in requests], shapes):
             group = [requests[index] for index in indices]

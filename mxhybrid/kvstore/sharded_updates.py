@@ -6,6 +6,7 @@ uses AMP's loss scaler, gets whole sums before the update, because it may read o
 
 Files have whole states, as without sharding.  All workers take part when they are written or read.
 """
+from functools import partial
 from typing import Any, ContextManager, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
@@ -108,10 +109,21 @@ class ShardedUpdates:
 
     def updating(self, updater: Any) -> ContextManager[None]:
         """Surround MXNet's update in this worker, which comes after :meth:`sum`; `updater` is MXNet's."""
-        return trainers.with_updaters(self._trainer, lambda others: _ShardedUpdater(self, updater, others))
+        return trainers.with_updaters(self._trainer, lambda others: partial(self._update_all, updater, others))
 
-    def update(self, updater: Any, keys: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any]) -> None:
-        """Update the sharded weights of some keys by `updater`."""
+    def _update_all(self, updater: Any, others: Any, keys: Sequence[Any], gradients: Sequence[Any],
+                    weights: Sequence[Any]) -> None:
+        """Update the sharded weights of some keys by `updater`, and the other weights by `others`."""
+        sharded: List[Any] = []
+        whole: List[Any] = []
+        for item in zip(keys, gradients, weights):
+            (sharded if item[0] in self._bucket_of else whole).append(item)
+        if sharded:
+            self._update(updater, *map(list, zip(*sharded)))
+        if whole:
+            others(*map(list, zip(*whole)))
+
+    def _update(self, updater: Any, keys: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any]) -> None:
         optimizer, device = updater.optimizer, weights[0].context.device_id
         own = {key for key in keys if key in self._bucket_of[key].shards}
         # Schedules follow the number of updates, on workers without a shard, too.
@@ -156,7 +168,7 @@ class ShardedUpdates:
         """Return whether the updates of a key are sharded."""
         return key in self._bucket_of
 
-    def state_record(self, key: Any) -> Any:
+    def _record(self, key: Any) -> Any:
         """Return a JSON value about this worker's state of a sharded key, None if it has none."""
         if key not in self._bucket_of[key].shards or key not in self._updater.states:
             return None
@@ -215,10 +227,11 @@ class ShardedUpdates:
         return states
 
     def records(self, keys: Sequence[Any]) -> Dict[Any, Any]:
-        """Return the result of :meth:`state_record` for sharded keys on the workers that have state, None for no state
-        (collective).  InputError on all workers if a state cannot be gathered.
+        """Return JSON values about the states of sharded keys, None for no state (collective).
+
+        InputError on all workers if a state cannot be gathered.
         """
-        everyone = self._backend.allgather_json([self.state_record(key) for key in keys], 'sharded_states')
+        everyone = self._backend.allgather_json([self._record(key) for key in keys], 'sharded_states')
         records = {key: next((record for record in worker_records if record is not None), None)
                    for key, worker_records in zip(keys, zip(*everyone))}
         for record in records.values():
@@ -230,29 +243,12 @@ class ShardedUpdates:
 
     def report_line(self) -> str:
         """Return a line of text about the memory of optimizer state on this worker."""
-        held = sum(int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize
-                   for key in self._bucket_of if key in self._updater.states
-                   for array in state_arrays(self._updater.states[key]) if isinstance(array, mx.nd.NDArray))
+        states = [array for key in self._bucket_of if key in self._updater.states
+                  for array in state_arrays(self._updater.states[key]) if isinstance(array, mx.nd.NDArray)]
         weights = [self._weight(key) for key in self._bucket_of]
         shards = [shard.weight for bucket in self._buckets for shard in bucket.shards.values()]
         return 'sharded updates: this worker updates %s of %s of weights, with %s of optimizer state' % (
-            size_text(_bytes_of(shards)), size_text(_bytes_of(weights)), size_text(held))
-
-
-class _ShardedUpdater:
-    """A stand-in for MXNet's ``Updater``: sharded weights are updated by `updater`, all others by `others`."""
-
-    def __init__(self, sharding: ShardedUpdates, updater: Any, others: Any):
-        self._sharding, self._updater, self._others = sharding, updater, others
-
-    def __call__(self, keys: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any]) -> None:
-        work = list(zip(keys, gradients, weights))
-        for is_sharded, update in ((True, self._sharding.update), (False, None)):
-            selected = [item for item in work if self._sharding.is_sharded(item[0]) == is_sharded]
-            if selected and update is not None:
-                update(self._updater, *map(list, zip(*selected)))
-            elif selected:
-                self._others(*map(list, zip(*selected)))
+            size_text(_bytes_of(shards)), size_text(_bytes_of(weights)), size_text(_bytes_of(states)))
 
 
 def _structure(state: Any) -> Any:

@@ -31,10 +31,6 @@ def _template(route: Any, optimizer: Any, dense: bool = False) -> Any:
     return optimizer.create_state_multi_precision(route.key, weight)
 
 
-def _maker(route: Any, optimizer: Any, shapes: List[Tuple[int, ...]]) -> Any:
-    return maker_of(shapes, optimizer, route.state_shapes)
-
-
 def _shapes_of(state: Any) -> List[Tuple[int, ...]]:
     return [tuple(array.shape) for array in state_arrays(state)]
 
@@ -124,7 +120,7 @@ def load(fname: str, updater: Any, routes: List[Any], collective: Collective, pr
         route.forget_optimizer()
         if shapes is None:
             continue
-        maker = _maker(route, updater.optimizer, [tuple(shape) for shape in shapes])
+        maker = maker_of([tuple(shape) for shape in shapes], updater.optimizer, route.state_shapes)
         slots: List[Any] = [_no_values for _ in shapes]
         if collective.rank == 0:
             slots = [padded_row_reader(array, route.width, route.dtype) for array in state_arrays(tables[route.key])]
@@ -136,7 +132,7 @@ def _misfit(tables: Dict[Any, Any], routes: List[Any], optimizer: Any) -> str:
         if route.key in tables:
             check_for_table(optimizer, route.name, route.dtype, rates_of(optimizer, route.key)[1])
             shapes = _shapes_of(tables[route.key])
-            expected_shapes = route.state_shapes(_maker(route, optimizer, shapes))
+            expected_shapes = route.state_shapes(maker_of(shapes, optimizer, route.state_shapes))
             if expected_shapes != shapes:
                 return 'the state of %s has shapes %s, not %s' % (route.name, shapes, expected_shapes)
     return ''

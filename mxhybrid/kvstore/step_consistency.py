@@ -32,7 +32,8 @@ import numpy as np
 from ..base.errors import InputError
 from ..comm.float16 import exceeds
 from ..native import trainers
-from ..native.arrays import array_digest, is_same, row_sparse_parts
+from ..native.arrays import is_same, row_sparse_parts
+from .first_values import digest_of
 from .trainer_tables import TrainerTables
 from .weight_shards import NETWORK_CALL, shard_of
 
@@ -67,9 +68,9 @@ class StepConsistency:
 
     def __init__(self, trainer: Any, tables: TrainerTables):
         self._trainer, self._tables = trainer, tables
-        #: Names of parameters that got new values since the last step.
+        #: Names of parameters that got new values on this worker since the last step.
         self.new_values: Set[str] = set()
-        #: Batch size by which the last sum of gradients was divided; 0 before the first step.
+        #: Batch size by which the last sum of gradients was divided, which the next step compares; 0 at first.
         self.batch_size = 0.0
         # Whether this worker has joined.
         self._has_joined = False
@@ -81,11 +82,9 @@ class StepConsistency:
         # The batch size of the last step, and whether it differed from the one before.
         self._last_batch_size, self._changed = 0.0, False
         self._ever_fresh: Set[int] = set()
-        # Values that rarely change, with the numbers that follow from them.
+        # Multipliers of parameters, which rarely change, and the checksum that follows from them.
         self._multipliers: List[float] = []
         self._checksum = 0.0
-        self._settings: List[Any] = []
-        self._setting_numbers: List[float] = []
 
     @property
     def _store(self) -> Any:
@@ -125,7 +124,7 @@ class StepConsistency:
         else:
             stale = self._zero_stale(all_devices=not on_store or self._has_joined)
         if batch_size is not None and not self._has_joined:
-            self.note_batch_size(batch_size)
+            self.batch_size = float(batch_size)
         mode = _JOINED if self._has_joined else _BY_HAND if batch_size is None else _BY_STEP
         self._send(stale, overflows, ignore_stale, fresh_keys, mode)
         if self._has_joined:
@@ -142,14 +141,6 @@ class StepConsistency:
         if scaled and self._read()[2 * len(self._params)]:
             return None
         return self._keys_to_skip(stale) if on_store else set()
-
-    def note_batch_size(self, batch_size: float) -> None:
-        """Note the number by which sums of gradients are divided; the next step compares it."""
-        self.batch_size = float(batch_size)
-
-    def note_new_values(self, param: Any) -> None:
-        """Note that a parameter got new values on this worker."""
-        self.new_values.add(param.name)
 
     def before_update(self, ignore_stale: bool) -> None:
         """Prepare the update, after the exchange; InputError if this worker already knows that workers differ."""
@@ -189,26 +180,19 @@ class StepConsistency:
         report[2 * count:2 * count + 2] = overflows, ignore_stale
         report[first:first + width] = [
             self.batch_size, _learning_rate(optimizer), optimizer.wd, store.backend.call_count(NETWORK_CALL),
-            self._checksum_of_multipliers(params), self._tables.checksum(), *self._numbers_of_settings(optimizer), mode]
+            self._checksum_of_multipliers(params), self._tables.checksum(),
+            *(_setting_number(getattr(optimizer, name, None)) for name in _SETTINGS), mode]
         with self._lock:
             self._values = None
             self._sum = store.backend.allreduce_numbers(report)
 
     def _checksum_of_multipliers(self, params: List[Any]) -> float:
-        multipliers = [value for param in params for value in (param.lr_mult, param.wd_mult)]
-        for pair in self._tables.multipliers():
-            multipliers += pair
+        multipliers = [value for param in [*params, *self._tables.params] for value in (param.lr_mult, param.wd_mult)]
         if not is_same(multipliers, self._multipliers):
             self._checksum = float(zlib.crc32(np.array(multipliers, np.float64).tobytes()))
             # An array that is a multiplier could change and stay the same object.
             self._multipliers = multipliers if {float, int}.issuperset(map(type, multipliers)) else []
         return self._checksum
-
-    def _numbers_of_settings(self, optimizer: Any) -> List[float]:
-        settings = [getattr(optimizer, name, None) for name in _SETTINGS]
-        if not is_same(settings, self._settings):
-            self._settings, self._setting_numbers = settings, list(map(_setting_number, settings))
-        return self._setting_numbers
 
     def _read(self) -> np.ndarray:
         with self._lock:
@@ -311,7 +295,7 @@ class StepConsistency:
         if not params:
             return
         everyone = self._store.backend.allgather_json(
-            [_fingerprint(trainers.arrays_of(param)[0]) for param in params], 'new_values')
+            [digest_of(param) for param in params], 'new_values')
         for param, *digests in zip(params, *everyone):
             differing = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
             if differing:
@@ -354,10 +338,6 @@ def _learning_rate(optimizer: Any) -> float:
 
 def _number(value: float) -> str:
     return '%d' % value if value == np.floor(value) and abs(value) < 1e15 else repr(float(value))
-
-
-def _fingerprint(array: Any) -> str:
-    return array_digest(array.asnumpy()).hex()
 
 
 def any_overflows(params: List[Any], largest: float) -> bool:

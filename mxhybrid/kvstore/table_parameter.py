@@ -27,6 +27,18 @@ _UNIFORM = mx.initializer.Uniform()
 #: Rows are numbered by int64.
 _MAX_ROWS = (1 << 63) - 1
 
+_READ_ROWS = "Read rows by id with the Block's rows(ids)"
+
+
+def _refuse(call: str, param: Any, reason: str, remedy: str) -> NoReturn:
+    raise InputError('%s: %s %s. %s' % (call, param.name, reason, remedy))
+
+
+def _refusal(call: str, remedy: str) -> Callable[..., NoReturn]:
+    """Return a method that raises InputError, for a call that needs an array of the whole weight."""
+    return lambda self, *_, **keywords: _refuse(
+        call, self, 'is a dynamic table, of which no process holds an array', remedy)
+
 
 class TableParameter(Parameter):
     """The parameter of a dynamic table.
@@ -67,8 +79,10 @@ class TableParameter(Parameter):
         self._storage = '', 0
         self._first_values: Optional[FirstValues] = None
         self._table: Any = None
-        self._lookups = PendingLookups()
-        self._observer: Optional[Callable[[np.ndarray], None]] = None
+        #: The lookups whose gradients the next step takes.
+        self.lookups = PendingLookups()
+        #: A function that gets the keys of every request, if there is one.
+        self.observer: Optional[Callable[[np.ndarray], None]] = None
         #: Rows that this worker has pushed, and bytes that it has moved.
         self.traffic = Traffic()
         #: Number of calls of ``initialize`` that gave new values.
@@ -88,10 +102,9 @@ class TableParameter(Parameter):
 
     def __getstate__(self) -> Dict[str, Any]:
         if self._has_rows():
-            self._refuse('a copy', 'has rows that were trained, which a copy would not share',
-                         'Save them with mxhybrid.checkpoint.save, or copy and pickle the net before it is trained')
-        return dict(self.__dict__, _trainer=None, _table=None, _store=None, _observer=None,
-                    _lookups=PendingLookups())
+            _refuse('a copy', self, 'has rows that were trained, which a copy would not share',
+                    'Save them with mxhybrid.checkpoint.save, or copy and pickle the net before it is trained')
+        return dict(self.__dict__, _trainer=None, _table=None, _store=None, observer=None, lookups=PendingLookups())
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -113,12 +126,9 @@ class TableParameter(Parameter):
         first_values = first_values_of(init, self.name, self.width, seed)
         self._ctx_list = _contexts(ctx)
         self.initialisations += 1
-        self._begin(first_values)
-
-    def _begin(self, first_values: FirstValues) -> None:
-        """Begin without rows; the table on the servers, if there is one, is left to its store."""
+        # A table on the servers is left to its store.
         self._first_values, self._table, self._store = first_values, None, None
-        self._lookups.clear()
+        self.lookups.clear()
 
     @property
     def first_values(self) -> FirstValues:
@@ -168,15 +178,11 @@ class TableParameter(Parameter):
         (keys, _), = distinct_keys([checked_ids(ids, self.name, self.rows)])
         self.table.prefetch(keys, after_push=after_step)
 
-    def observe(self, observer: Optional[Callable[[np.ndarray], None]]) -> None:
-        """Call `observer` with the keys of every request from now on, no observer if it is None."""
-        self._observer = observer
-
     def note_request(self, keys: np.ndarray) -> None:
         """Count the traffic of a request of sorted, unique keys, and tell the observer of it."""
         self.traffic.add(steps=0, pulled=len(keys) * self.table.row_bytes)
-        if self._observer is not None:
-            self._observer(keys)
+        if self.observer is not None:
+            self.observer(keys)
 
     def context_for(self, ids: Any) -> Any:
         """Return the device for the rows of `ids`: that of the parameter, or that of the ids if there are several."""
@@ -191,24 +197,19 @@ class TableParameter(Parameter):
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 
-    @property
-    def lookups(self) -> PendingLookups:
-        """The lookups whose gradients the next step takes."""
-        return self._lookups
-
     def take_gradient(self) -> Optional[KeyedRows]:
         """Return the gradients, whose sums the next step takes; None if no backward pass has computed any."""
-        return self._lookups.take(self.grad_req)
+        return self.lookups.take(self.grad_req)
 
     def check_capacity(self) -> None:
         """Refuse the gradients of the next step if they have more keys than the table may have rows (InputError)."""
         capacity = self.options.get('capacity', 0)
         if capacity:
-            check_capacity(self.name, self._lookups.keys(self.grad_req), capacity, self.table.partitions)
+            check_capacity(self.name, self.lookups.keys(self.grad_req), capacity, self.table.partitions)
 
     def zero_grad(self) -> None:
         """Forget the gradients that backward passes have computed."""
-        self._lookups.zero()
+        self.lookups.zero()
 
     # -- devices and types -----------------------------------------------------------------------------------------
 
@@ -227,8 +228,8 @@ class TableParameter(Parameter):
         """Change the type of the rows, before there are any; InputError if there are rows."""
         changed = _dtype(self.name, dtype)
         if changed != self._dtype and self._has_rows():
-            self._refuse('cast to %s' % changed, 'has rows of type %s' % self._dtype,
-                         'Cast the net before its first step, or cast what its Block returns')
+            _refuse('cast to %s' % changed, self, 'has rows of type %s' % self._dtype,
+                    'Cast the net before its first step, or cast what its Block returns')
         if changed != self._dtype:
             self._dtype, self._table = changed, None
 
@@ -244,54 +245,20 @@ class TableParameter(Parameter):
 
     # -- calls that need an array of the shape --------------------------------------------------------------------
 
-    def _refuse(self, call: str, reason: str, remedy: str) -> NoReturn:
-        raise InputError('%s: %s %s. %s' % (call, self.name, reason, remedy))
-
-    def _no_array(self, call: str, remedy: str) -> NoReturn:
-        self._refuse(call, 'is a dynamic table, of which no process holds an array', remedy)
-
-    def data(self, ctx: Any = None) -> Any:
-        """Raise InputError."""
-        self._no_array('data', "Read rows by id with the Block's rows(ids); print(net) shows its tables, "
-                       'since summary() needs arrays')
-
-    def list_data(self) -> Any:
-        """Raise InputError."""
-        self._no_array('list_data', "Read rows by id with the Block's rows(ids)")
-
-    def row_sparse_data(self, row_id: Any) -> Any:
-        """Raise InputError."""
-        self._no_array('row_sparse_data', "Read rows by id with the Block's rows(ids)")
-
-    def list_row_sparse_data(self, row_id: Any) -> Any:
-        """Raise InputError."""
-        self._no_array('list_row_sparse_data', "Read rows by id with the Block's rows(ids)")
-
-    def grad(self, ctx: Any = None) -> Any:
-        """Raise InputError."""
-        self._no_array('grad', "To clip gradients give the optimizer clip_gradient; the other parameters' gradients "
-                       'can be read')
-
-    def list_grad(self) -> Any:
-        """Raise InputError."""
-        self.grad()
-
-    def set_data(self, data: Any) -> None:
-        """Raise InputError."""
-        self._no_array('set_data', 'Its rows begin with the values of weight_initializer')
-
-    def var(self) -> Any:
-        """Raise InputError."""
-        self._no_array('var', 'Its Block cannot be traced: keep it outside of hybridized blocks, of parallelize and of '
-                       'export, and give them the rows')
-
-    def _reduce(self) -> Any:
-        self._no_array('save_parameters', 'Save the training with mxhybrid.checkpoint.save, or the other parameters '
+    data = _refusal('data', "Read rows by id with the Block's rows(ids); print(net) shows its tables, since summary() "
+                    'needs arrays')
+    list_data = _refusal('list_data', _READ_ROWS)
+    row_sparse_data = _refusal('row_sparse_data', _READ_ROWS)
+    list_row_sparse_data = _refusal('list_row_sparse_data', _READ_ROWS)
+    grad = list_grad = _refusal('grad', "To clip gradients give the optimizer clip_gradient; the other parameters' "
+                                'gradients can be read')
+    set_data = _refusal('set_data', 'Its rows begin with the values of weight_initializer')
+    var = _refusal('var', 'Its Block cannot be traced: keep it outside of hybridized blocks, of parallelize and of '
+                   'export, and give them the rows')
+    _reduce = _refusal('save_parameters', 'Save the training with mxhybrid.checkpoint.save, or the other parameters '
                        'with save_parameters of the child Blocks that have them')
-
-    def _load_init(self, data: Any, ctx: Any, cast_dtype: bool = False, dtype_source: str = 'current') -> None:
-        self._no_array('load_parameters', 'Load the training with mxhybrid.checkpoint.load, or give load_parameters a '
-                       'file without this parameter and allow_missing=True')
+    _load_init = _refusal('load_parameters', 'Load the training with mxhybrid.checkpoint.load, or give load_parameters '
+                          'a file without this parameter and allow_missing=True')
 
 
 def _contexts(ctx: Any) -> List[Any]:

@@ -35,6 +35,7 @@ new store, which takes over from the former one, and read or write the state of 
 """
 import contextlib
 import tempfile
+import weakref
 from typing import Any, Callable, ContextManager, List, Optional, Set, Tuple
 
 import mxnet as mx
@@ -53,7 +54,7 @@ from .eager_updates import updating_eagerly
 from .first_values import FirstValues, compare_first_values, share_first_values
 from .hybrid import Hybrid
 from .on_demand_copy import uncounted_reads
-from .on_demand_switch import OnDemandSwitch, switch_for
+from .on_demand_switch import OnDemandSwitch
 from .sharded_updates import ShardedUpdates, sharding_for
 from .step_arrays import Gradients, StepArrays, step_arrays
 from .step_consistency import StepConsistency, any_overflows
@@ -84,6 +85,7 @@ class TrainerHooks:
         #: The dynamic tables.
         self.tables = TrainerTables(trainer)
         self.consistency = StepConsistency(trainer, self.tables)
+        #: Moves weights of embeddings to the servers; None if there are none that may move.
         self.switch: Optional[OnDemandSwitch] = None
         # Batch size and ignore_stale_grad of the call of step() that is under way.
         self._call: Optional[Tuple[float, bool]] = None
@@ -120,11 +122,6 @@ class TrainerHooks:
             with uncounted_reads(self._trainer):
                 self.first_values = share_first_values(self._trainer, job, self.tables)
 
-    def before_value_read(self, param: Any) -> None:
-        """Give this worker worker 0's value of a parameter that a recorded forward pass reads."""
-        if self.first_values and mx.autograd.is_recording():
-            self.first_values.share(param)
-
     # -- a step ------------------------------------------------------------------------------------------------
 
     def step(self, original: Callable[..., Any], batch_size: Any, ignore_stale_grad: bool = False) -> Any:
@@ -142,7 +139,8 @@ class TrainerHooks:
         if store is None:
             return
         if self.first_values is not None:
-            self.first_values.share_all(self._trainer._params)
+            for param in self._trainer._params:  # which other workers may have read already
+                self.first_values.share(param)
             if not self.first_values:
                 self.first_values = None
         self.tables.check(self._optimizer)
@@ -218,56 +216,51 @@ class TrainerHooks:
     def update_by_hand(self, original: Callable[..., Any], batch_size: Any, ignore_stale_grad: bool = False) -> Any:
         """Surround ``Trainer.update``, which divides by a batch size that all workers must give, and updates."""
         if self._exchanged:
-            self.consistency.note_batch_size(batch_size)
+            self.consistency.batch_size = float(batch_size)
         return original(batch_size, ignore_stale_grad)
 
     def update(self, original: Callable[[bool], None], ignore_stale_grad: bool = False) -> None:
         """Surround ``Trainer._update``."""
-        trainer, switch = self._trainer, self.switch
+        trainer, switch, on_store = self._trainer, self.switch, self._trainer._update_on_kvstore
         if trainer._kvstore is None:
             original(ignore_stale_grad)
             return
         with trainer._kvstore.meter.update(), uncounted_reads(trainer), self._without_placeholders() as elsewhere:
             exchanged, self._exchanged = self._exchanged, False
             overflow, self._overflow = self._overflow, False
-            if not exchanged and trainer._kvstore.distributed and not trainer._update_on_kvstore:
+            if not exchanged and trainer._kvstore.distributed and not on_store:
                 self._note_local_update()
-            updater = None if trainer._update_on_kvstore else trainer._updaters[0]
             if exchanged:
                 self.consistency.before_update(ignore_stale_grad)
-            elif switch is not None and not trainer._update_on_kvstore:
+            elif switch is not None and not on_store:
                 switch.before_local_update()
-            if (loss_scaler_of(trainer) is not None and (self._has_shards or self.tables)
-                    and not trainer._update_on_kvstore):
+            scaler = loss_scaler_of(trainer)
+            if scaler is not None and not on_store and (self._has_shards or self.tables):
                 # Workers have different gradients, but must come to the same decision.
                 overflow, = trainer._kvstore.backend.any_of(
                     [any_overflows(trainer._params, float('inf')) or self.tables.overflow()], 'the loss scaler')
-                with contextlib.ExitStack() as around:
+            with contextlib.ExitStack() as around:
+                if not on_store:
+                    updater = trainer._updaters[0]
                     around.enter_context(self._compiled_updates.updating(trainer))
-                    if self.sharding is not None:
-                        around.enter_context(self.sharding.updating(updater))
-                    _update_scaled(loss_scaler_of(trainer), overflow, original, ignore_stale_grad)
-            elif trainer._update_on_kvstore and loss_scaler_of(trainer) is not None:
-                _update_scaled(loss_scaler_of(trainer), overflow, original, ignore_stale_grad)
-            else:
-                with contextlib.ExitStack() as around:
-                    if not trainer._update_on_kvstore:
-                        around.enter_context(self._compiled_updates.updating(trainer))
-                    if switch is not None and switch.copies and not trainer._update_on_kvstore:
+                    if switch is not None and switch.copies:
                         around.enter_context(switch.updating())
-                    if self._has_shards and not trainer._update_on_kvstore:
+                    if self._has_shards and scaler is None:
                         around.enter_context(updating_eagerly(trainer))
                     if self.sharding is not None:
                         around.enter_context(self.sharding.updating(updater))
+                if scaler is not None and (on_store or self._has_shards or self.tables):
+                    _update_scaled(scaler, overflow, original, ignore_stale_grad)
+                else:
                     self._update_all(original, ignore_stale_grad)
-                if switch is not None:
-                    switch.push_gradients()
+            if switch is not None:
+                switch.push_gradients()
             if self.tables:
                 if overflow:
                     self.tables.drop_gradients()
                 else:
                     self.tables.push(trainer._kvstore, self._optimizer,
-                                     () if trainer._update_on_kvstore else trainers.device_numbers(trainer))
+                                     () if on_store else trainers.device_numbers(trainer))
             if exchanged and not overflow:
                 self.consistency.after_update()
                 for key in elsewhere:  # or schedules would differ between workers
@@ -334,7 +327,8 @@ class TrainerHooks:
             trainer._params_to_init = unsharded(trainer._params_to_init)
         with uncounted_reads(trainer):
             if self.first_values:
-                self.first_values.share_all(trainer._params)
+                for param in trainer._params:
+                    self.first_values.share(param)
             if self._former is None and member().distributed:
                 compare_first_values(trainer, member())
             original()
@@ -353,8 +347,9 @@ class TrainerHooks:
         self.tables.open(store)
         self.sharding = sharding_for(trainer)
         if self.sharding is not None:
-            store.describe_state(self.sharding.report_line)
-        self.switch = switch_for(trainer)
+            store.state_line = weakref.WeakMethod(self.sharding.report_line)
+        self.switch = (OnDemandSwitch(trainer) if store.backend.serves_dense_weights and trainer._contains_sparse_grad
+                       else None)
 
     def reset_kvstore(self) -> None:
         """Keep the store as the former one, before ``Trainer._reset_kvstore``.
@@ -372,7 +367,7 @@ class TrainerHooks:
             if trainer._update_on_kvstore:
                 trainer._reset_kvstore()  # as MXNet's set_data does; its initialize leaves the store as it is
             elif trainer._kvstore.distributed and shard_of(param) is None:
-                self.consistency.note_new_values(param)
+                self.consistency.new_values.add(param.name)
         if self._former is not None:
             self._new_values.add(param.name)
 
@@ -454,7 +449,9 @@ def is_hybrid(kvstore: Any) -> bool:
 
 
 def hooks_of(trainer: Any) -> Optional[TrainerHooks]:
-    """Return the hooks of a Trainer that has, or will have, a hybrid store; None for any other Trainer."""
+    """Return the hooks of a Trainer that has, or will have, a hybrid store; None for another Trainer, and for None."""
+    if trainer is None:
+        return None
     trainer_hooks = trainer.__dict__.get(_ATTRIBUTE)
     # A Trainer that could not be made has no such attribute, but its parameters know the Trainer.
     if trainer_hooks is None and is_hybrid(getattr(trainer, '_kvstore_params', {}).get('kvstore')):
@@ -463,11 +460,10 @@ def hooks_of(trainer: Any) -> Optional[TrainerHooks]:
 
 
 def share_value_read(param: Any) -> None:
-    """Give this worker worker 0's value of a parameter, if need be, before the script reads the value."""
-    trainer = param._trainer
-    trainer_hooks = None if trainer is None else trainer.__dict__.get(_ATTRIBUTE)
-    if trainer_hooks is not None and trainer_hooks.first_values is not None:
-        trainer_hooks.before_value_read(param)
+    """Give this worker worker 0's value of a Trainer's parameter that a recorded forward pass reads."""
+    trainer_hooks = param._trainer.__dict__.get(_ATTRIBUTE)
+    if trainer_hooks is not None and trainer_hooks.first_values and mx.autograd.is_recording():
+        trainer_hooks.first_values.share(param)
 
 
 def _carry_over(trainer: Any, former: Hybrid, store: Hybrid, changed: Set[int]) -> None:

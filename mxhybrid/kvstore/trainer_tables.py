@@ -102,15 +102,6 @@ class TrainerTables:
             table.name_of_all = name
         self._agreed = [param.initialisations for param in self.params]
 
-    @property
-    def initialised_anew(self) -> bool:
-        """True if a table was initialised since the workers have agreed."""
-        return self._agreed != [param.initialisations for param in self.params]
-
-    def multipliers(self) -> List[Tuple[float, float]]:
-        """Return `lr_mult` and `wd_mult` of each table."""
-        return [(param.lr_mult, param.wd_mult) for param in self.params]
-
     def checksum(self) -> float:
         """Return a number that differs between workers if they have frozen or initialised other tables."""
         if not self.params:
@@ -135,8 +126,7 @@ class TrainerTables:
             self.agree(store.backend.allgather_json(self.descriptions(), 'dynamic_tables'))
         for table in self._tables:
             param = table.param
-            if trainer_of(param) is not self._trainer:
-                self._refuse_taken(param)
+            self._check_trainer(param)
             if not store.distributed:
                 param.keep_in(*store.backend.storage_for(param.name))
             if not store.distributed or param.is_served:
@@ -148,9 +138,9 @@ class TrainerTables:
 
     def reopen(self, store: Any) -> None:
         """Begin again with tables that all workers have initialised since the store was made (collective)."""
-        if not self.params or not store.distributed or not self.initialised_anew:
-            return
         are_new = [param.initialisations != agreed for param, agreed in zip(self.params, self._agreed)]
+        if not store.distributed or not any(are_new):
+            return
         self.agree(store.backend.allgather_json(self.descriptions(), 'dynamic_tables'))
         for table, is_new in zip(self._tables, are_new):
             if is_new:
@@ -183,13 +173,13 @@ class TrainerTables:
             if not number:
                 check_kernel(optimizer, table.name, table.param.dtype, wd)
             table.param.table.check_optimizer(optimizer, wd)
-            if trainer_of(table.param) is not self._trainer:
-                self._refuse_taken(table.param)
+            self._check_trainer(table.param)
             table.param.check_capacity()
 
-    def _refuse_taken(self, param: TableParameter) -> None:
-        raise InputError('step: %s was given to another Trainer, which trains its rows: call step() of that Trainer'
-                         % param.name)
+    def _check_trainer(self, param: TableParameter) -> None:
+        if trainer_of(param) is not self._trainer:
+            raise InputError('step: %s was given to another Trainer, which trains its rows: call step() of that Trainer'
+                             % param.name)
 
     def overflow(self) -> bool:
         """Return whether a gradient of this worker is not finite."""
@@ -275,9 +265,7 @@ def tables_split_off(trainer: Any) -> List[TableParameter]:
 def refuse_store(tables: List[TableParameter], store: Any) -> None:
     """Refuse another store than the hybrid one (InputError)."""
     raise InputError("kvstore=%r: %s is a dynamic table, whose rows only the hybrid store updates: give the Trainer "
-                     "kvstore='hybrid', also in one process"
-                     % (store if isinstance(store, (str, type(None))) else getattr(store, 'type', store),
-                        tables[0].name))
+                     "kvstore='hybrid', also in one process" % (getattr(store, 'type', store), tables[0].name))
 
 
 def _compare(first: List[List[Any]], other: List[List[Any]], rank: int) -> None:

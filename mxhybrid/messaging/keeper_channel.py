@@ -6,7 +6,7 @@ that runs.
 """
 import contextlib
 import os
-from typing import Any, List, Mapping, NamedTuple, Optional
+from typing import Any, List, NamedTuple, Optional
 
 from ..base.errors import JobError
 from .local_sockets import Connection, connect
@@ -21,14 +21,14 @@ class TooLateError(JobError):
     """The generation to which this process belongs has ended."""
 
 
-def is_elastic(environ: Mapping[str, str] = os.environ) -> bool:
+def is_elastic() -> bool:
     """Return whether an elastic launcher started this process."""
-    return bool(environ.get(KEEPER))
+    return bool(os.environ.get(KEEPER))
 
 
-def generation_of(environ: Mapping[str, str] = os.environ) -> int:
+def generation() -> int:
     """Return the number of starts of the job before this one; 0 without a launcher that counts them."""
-    text = environ.get(GENERATION, '')
+    text = os.environ.get(GENERATION, '')
     return int(text) if text.isdigit() else 0
 
 
@@ -37,11 +37,11 @@ def socket_name(job: str, host: str) -> str:
     return 'mxhybrid-keeper-%s-%s' % (job, host)
 
 
-def _host_of(environ: Mapping[str, str] = os.environ) -> str:
+def _host() -> str:
     """Return the name of this host in the launcher's list."""
-    if 'DMLC_ROLE' in environ:  # under launch.py, mxhybrid sets Horovod's variable itself
-        return 'localhost' if environ.get('DMLC_JOB_CLUSTER') == 'local' else environ.get('MXHYBRID_NODE', '')
-    return environ.get('HOROVOD_HOSTNAME', 'localhost')
+    if 'DMLC_ROLE' in os.environ:  # under launch.py, mxhybrid sets Horovod's variable itself
+        return 'localhost' if os.environ.get('DMLC_JOB_CLUSTER') == 'local' else os.environ.get('MXHYBRID_NODE', '')
+    return os.environ.get('HOROVOD_HOSTNAME', 'localhost')
 
 
 class KeeperConnection(NamedTuple):
@@ -56,9 +56,9 @@ def open_channel(purpose: str, seconds: Optional[float] = _ANSWER_S) -> KeeperCo
 
     TooLateError if this process belongs to a generation that has ended; JobError or OSError if there is no keeper.
     """
-    connection = connect(socket_name(os.environ[KEEPER], _host_of()))
+    connection = connect(socket_name(os.environ[KEEPER], _host()))
     try:
-        connection.send(['hello', generation_of(), purpose])
+        connection.send(['hello', generation(), purpose])
         answer, _ = connection.receive(seconds)
         if answer[0] == 'refused':
             raise TooLateError(answer[1])

@@ -1,5 +1,6 @@
 """Send messages and file descriptors between the processes of one host, over Unix sockets."""
 import array
+import contextlib
 import json
 import os
 import resource
@@ -64,21 +65,15 @@ class Connection:
 
     def tell(self, message: List[Any], descriptor: Optional[int] = None) -> None:
         """Send to a process that may have left or died; ignore that, because the job monitor notices it."""
-        try:
+        with contextlib.suppress(OSError, Left):
             self.send(message, descriptor)
-        except (OSError, Left):
-            pass
-
-    def readable(self, timeout: float) -> bool:
-        """Return whether there is a message to receive within `timeout` seconds."""
-        return _readable(self, max(0.0, timeout))
 
     def receive(self, timeout: Optional[float] = None) -> Tuple[List[Any], Optional[int]]:
         """Wait for a message, up to `timeout` seconds; return it with its file descriptor, if it has one.
 
         Left if the other process has closed the connection, or died; JobError if a part of the message was lost.
         """
-        if timeout is not None and not self.readable(timeout):
+        if timeout is not None and not _readable(self, timeout):
             raise socket.timeout('no message within %g s' % timeout)
         try:
             data, ancillary, flags, _ = self._sock.recvmsg(_MESSAGE_BYTES,

@@ -50,25 +50,25 @@ class Bags(NamedTuple):
 
     def reduce(self, rows: Any, positions: np.ndarray) -> Any:
         """Return the combined rows: `rows` are distinct rows on some device, `positions` those of the ids."""
-        count, context = len(self.ends) - 1, rows.context
+        context = rows.context
         if not self.has_constant_weights:
             weights = self.weights.as_in_context(context).astype(rows.dtype).reshape((-1, 1))
             chosen = mx.nd.take(rows, mx.nd.array(positions, context, 'int32'))
-            ones = self._matrix(np.ones(len(positions), rows.dtype), np.arange(len(positions)), count, context)
+            ones = self._matrix(np.ones(len(positions), rows.dtype), np.arange(len(positions)), context)
             result = _SparseProduct(ones)(mx.nd.broadcast_mul(chosen, weights))
             if self.combine != 'sum':
                 result = mx.nd.broadcast_div(result, _divisor(self.combine, ones, weights))
         else:
-            matrix = self._matrix(self._coefficients(rows.dtype), positions, count, context, rows.shape[0])
+            matrix = self._matrix(self._coefficients(rows.dtype), positions, context, rows.shape[0])
             # MXNet's Function gives no gradient to an array with grad_req 'add', as rows may have it.
             result = _SparseProduct(matrix)(mx.nd.identity(rows))
         return result.reshape(self.shape + (rows.shape[1],))
 
-    def _matrix(self, values: np.ndarray, columns: np.ndarray, count: int, context: Any, width: int = 0) -> Any:
+    def _matrix(self, values: np.ndarray, columns: np.ndarray, context: Any, width: int = 0) -> Any:
         """Return a sparse matrix with a row for each bag."""
         with mx.autograd.pause():
-            return mx.nd.sparse.csr_matrix((values, columns, self.ends), shape=(count, width or len(columns)),
-                                           ctx=context, dtype=values.dtype)
+            return mx.nd.sparse.csr_matrix((values, columns, self.ends), ctx=context, dtype=values.dtype,
+                                           shape=(len(self.ends) - 1, width or len(columns)))
 
     def _coefficients(self, dtype: Any) -> np.ndarray:
         """Return the number by which the row of each id is multiplied."""

@@ -4,7 +4,7 @@ from typing import Any, Dict, Mapping, Optional
 from mxnet.gluon import Block
 
 from ..base.errors import InputError
-from .table_block import TableBlock, look_up
+from .table_block import ARGUMENTS, TableBlock, look_up
 
 
 class EmbeddingCollection(Block):
@@ -71,19 +71,18 @@ class EmbeddingCollection(Block):
         return dict(zip(features, look_up([block.weight for block in blocks], lookups)))
 
     def _arguments(self, feature: str, value: Any) -> Dict[str, Any]:
-        names = ('ids', 'offsets', 'combine', 'weights', 'padding')
         if isinstance(value, Mapping):
             arguments = dict(value)
         elif isinstance(value, tuple):
-            arguments = dict(zip(names, value))
-            if len(value) > len(names):
+            arguments = dict(zip(ARGUMENTS, value))
+            if len(value) > len(ARGUMENTS):
                 raise InputError('EmbeddingCollection: %r has %d arguments: give at most %s'
-                                 % (feature, len(value), ', '.join(names)))
+                                 % (feature, len(value), ', '.join(ARGUMENTS)))
         else:
             arguments = {'ids': value}
-        if 'ids' not in arguments or set(arguments) - set(names):
+        if 'ids' not in arguments or set(arguments) - set(ARGUMENTS):
             raise InputError('EmbeddingCollection: %r has the arguments %s: give ids, and %s if there are bags'
-                             % (feature, ', '.join(map(str, arguments)), ', '.join(names[1:])))
+                             % (feature, ', '.join(map(str, arguments)), ', '.join(ARGUMENTS[1:])))
         if self._combine is not None and arguments.get('offsets') is not None:
             arguments.setdefault('combine', self._combine)
         return arguments

@@ -13,6 +13,9 @@ from ..lane.keyed_rows import distinct_keys
 from ..native.trainers import device_of, put_param
 from .bags import Bags, NoGradients, bags_of
 
+#: Names of the arguments of a lookup.
+ARGUMENTS = ('ids', 'offsets', 'combine', 'weights', 'padding')
+
 
 class Lookup(NamedTuple):
     """The ids of one call: an array of any shape, each id of which gives a row, or bags."""
@@ -62,12 +65,11 @@ class TableBlock(Block):
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Call :meth:`forward`; MXNet's Blocks have no keywords."""
         if keywords:
-            names = ('ids', 'offsets', 'combine', 'weights', 'padding')
-            unknown = [name for name in keywords if name not in names[len(arguments):]]
+            unknown = [name for name in keywords if name not in ARGUMENTS[len(arguments):]]
             if unknown:
                 raise InputError('%s: argument %r is not known or was given twice: give %s'
-                                 % (self.weight.name, unknown[0], ', '.join(names)))
-            arguments = arguments + tuple(keywords.get(name) for name in names[len(arguments):])
+                                 % (self.weight.name, unknown[0], ', '.join(ARGUMENTS)))
+            arguments = arguments + tuple(keywords.get(name) for name in ARGUMENTS[len(arguments):])
         return super().__call__(*arguments)
 
     def forward(self, ids: Any, offsets: Any = None, combine: Optional[str] = None, weights: Any = None,

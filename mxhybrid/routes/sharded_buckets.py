@@ -110,10 +110,8 @@ class ShardedBucket:
         if self._bucket is None or not is_same(self._bucket.gradients, arrays):
             self._bucket = GradientBucket(self._buffer, arrays, self._dtype, self._sizes)
         self._priority, self.is_scattered = priority, scatter
-        if scatter:
-            self._collective.scatter_bucket(self._bucket, self._buffer.input, self._name, priority)
-        else:
-            self._collective.allreduce_bucket(self._bucket, self._buffer.input, self._name, priority)
+        self._collective.allreduce_bucket(self._bucket, self._buffer.input, self._name, priority, scatter)
+        if not scatter:
             self._copy('sums', gradients)
         for route, size in zip(self.routes, self._sizes):
             if route.key in gradients:

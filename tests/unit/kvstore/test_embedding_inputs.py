@@ -125,7 +125,7 @@ def test_inputs_of_dynamic_tables_are_learned():
     assert as_ids(row_ids) == {items.weight.name: unique(following['items'])[1:],
                                users.weight.name: unique(following['users'])}
     for param in (items.weight, users.weight):
-        assert param._observer is None
+        assert param.observer is None
 
 
 @pytest.mark.parametrize('count', [0, 1, 2, 5])

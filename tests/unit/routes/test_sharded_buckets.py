@@ -62,11 +62,8 @@ class Worker:
     def allreduce_buffer(self, name, count, dtype, ends):
         return AllreduceBuffer(SimpleNamespace(open_allreduce=lambda *_: self._opened.pointer), 1, count, dtype, ends)
 
-    def scatter_bucket(self, bucket, values, name, priority):
-        bucket.start(priority, scatter=True)
-
-    def allreduce_bucket(self, bucket, values, name, priority):
-        bucket.start(priority)
+    def allreduce_bucket(self, bucket, values, name, priority, scatter):
+        bucket.start(priority, scatter)
 
     def gather_ranges(self, buffer, name, priority):
         buffer.gather(priority)
