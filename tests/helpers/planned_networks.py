@@ -1,5 +1,6 @@
 """Small networks and clusters to plan, operator times without a measurement, and a check of proposals."""
 import numpy as np
+from lab.benchmark.transformers import Gpt
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -105,50 +106,7 @@ def transformer(units=16, heads=2, words=50, positions=20):
 
 def gpt(layers=2, units=16, heads=2, words=40, times=8):
     """Return a language model of layers of attention, which returns the loss of each sample."""
-
-    class Layer(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            with self.name_scope():
-                self.norm, self.wide_norm = nn.LayerNorm(in_channels=units), nn.LayerNorm(in_channels=units)
-                self.query, self.key, self.value, self.projection = (
-                    nn.Dense(units, flatten=False, in_units=units) for _ in range(4))
-                self.wide = nn.Dense(4 * units, flatten=False, in_units=units)
-                self.narrow = nn.Dense(units, flatten=False, in_units=4 * units)
-
-        def hybrid_forward(self, F, data, mask):
-            def heads_of(projected):
-                apart = F.transpose(F.reshape(projected, shape=(0, 0, heads, -1)), axes=(0, 2, 1, 3))
-                return F.reshape(apart, shape=(-3, -2))
-            normed = self.norm(data)
-            query, key, value = (heads_of(layer(normed)) for layer in (self.query, self.key, self.value))
-            scores = F.batch_dot(query, key, transpose_b=True) / (units // heads) ** 0.5
-            attended = F.batch_dot(F.softmax(F.broadcast_add(scores, mask)), value)
-            attended = F.transpose(F.reshape(attended, shape=(-4, -1, heads, -2)), axes=(0, 2, 1, 3))
-            data = data + self.projection(F.reshape(attended, shape=(0, 0, -3)))
-            return data + self.narrow(F.LeakyReLU(self.wide(self.wide_norm(data)), act_type='gelu'))
-
-    class Net(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__(prefix='net_')
-            with self.name_scope():
-                self.embedding = nn.Embedding(words, units)
-                self.position = self.params.get('position', shape=(1, times, units))
-                self.mask = self.params.get_constant('mask', 1e9 * (np.tri(times)[None] - 1))
-                self.layers = nn.HybridSequential()
-                with self.layers.name_scope():
-                    for _ in range(layers):
-                        self.layers.add(Layer())
-                self.norm, self.head = nn.LayerNorm(in_channels=units), nn.Dense(words, flatten=False, in_units=units)
-                self.loss = gluon.loss.SoftmaxCrossEntropyLoss()
-
-        def hybrid_forward(self, F, ids, labels, position, mask):
-            hidden = F.broadcast_add(self.embedding(ids), position)
-            for layer in self.layers._children.values():
-                hidden = layer(hidden, mask)
-            return self.loss(self.head(self.norm(hidden)), labels)
-
-    net = Net()
+    net = Gpt(layers, units, heads, words, times)
     net.initialize()
     return net
 

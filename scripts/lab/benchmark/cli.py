@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional
 
 from lab.emulation import CONGESTION_CONTROL, MAX_HOSTS, EmulationError
 from lab.processes import JobFailed
@@ -27,7 +27,7 @@ from .pipeline import NAME as PIPELINE, SAMPLES, Pipeline
 from .plans import CASES as PLAN_NAMES, NAME as PLANS, Plans
 from .recovery import NAME as RECOVERY, run as run_recovery
 from .starts import NAME as START, run as run_starts
-from .tables import NAME as TABLES, PARTS, parts_of, run as run_tables
+from .tables import NAME as TABLES, PARTS, run as run_tables
 from .testbeds import Emulated, Loopback
 from .training import NAME, Training
 from .workloads import WORKLOADS
@@ -78,13 +78,15 @@ def _variable(text: str) -> List[str]:
     return text.split('=', 1)
 
 
-def _names(text: str) -> List[str]:
-    names = [name.strip() for name in text.split(',') if name.strip()]
-    unknown = [name for name in names if name not in launching.CONTENDERS]
-    if unknown or not names:
-        raise argparse.ArgumentTypeError('%s: choose from %s' % (','.join(unknown) or 'none',
-                                                                 ', '.join(launching.CONTENDERS)))
-    return names
+def names_of(choices: Iterable[str]) -> Callable[[str], List[str]]:
+    """Return the type of an argument that lists some of the choices."""
+    def names_in(text: str) -> List[str]:
+        names = [name.strip() for name in text.split(',') if name.strip()]
+        unknown = [name for name in names if name not in choices]
+        if unknown or not names:
+            raise argparse.ArgumentTypeError('%s: choose from %s' % (','.join(unknown) or 'none', ', '.join(choices)))
+        return names
+    return names_in
 
 
 def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
@@ -119,12 +121,12 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
              'equal share of 80 %% of all processors')
     add('--micro-batches', type=_positive, default=8, metavar='M',
         help='parts of the joint batch, for the workload pipeline')
-    add('--contenders', type=_names, default=list(launching.CONTENDERS), metavar='NAME[,NAME...]',
-        help='the contenders that take part: ' + ', '.join(launching.CONTENDERS))
-    add('--cases', type=lambda text: text.split(','), default=list(PLAN_NAMES), metavar='NAME[,NAME...]',
+    add('--contenders', type=names_of(launching.CONTENDERS), default=list(launching.CONTENDERS),
+        metavar='NAME[,NAME...]', help='the contenders that take part: ' + ', '.join(launching.CONTENDERS))
+    add('--cases', type=names_of(PLAN_NAMES), default=list(PLAN_NAMES), metavar='NAME[,NAME...]',
         help='networks of the workload plans: ' + ', '.join(PLAN_NAMES))
     add('--profiles', metavar='FILE', help='file that keeps the times of operators, for the workload plans')
-    add('--parts', type=parts_of, default=list(PARTS), metavar='NAME[,NAME...]',
+    add('--parts', type=names_of(PARTS), default=list(PARTS), metavar='NAME[,NAME...]',
         help='parts of the workload tables: ' + ', '.join(PARTS))
     add('--touched', type=_positive, default=1000000, metavar='ROWS',
         help='touched rows of the parts memory, files and checkpoint of the workload tables')
@@ -239,48 +241,29 @@ def main(argv: Optional[List[str]] = None) -> int:
         with open(args.saved) as file:
             _draw(json.load(file), args.plot)
         return 0
-    settings = _settings(args)
+    result: Dict[str, Any] = {'settings': _settings(args), 'runs': []}
+
+    def keep(runs: List[Dict[str, Any]]) -> None:
+        result['runs'] += runs
+        if args.json:
+            _write(result, args.json)
+
     if args.workload == OVERHEAD:
         from .overhead import run  # which trains in this very process
 
-        figures = run(args)
-        if args.json:
-            _write({'settings': settings, 'runs': figures}, args.json)
+        keep(run(args))
         return 0
-    runs: List[Dict[str, Any]] = []
+    by_itself = {TABLES: run_tables, START: run_starts, RECOVERY: run_recovery}
     try:
-        if args.workload == TABLES:
-            figures = run_tables(args, say)
-            if args.json:
-                _write({'settings': settings, 'runs': figures}, args.json)
-            return 0
-        if args.workload in (START, RECOVERY):
-            readings = (run_starts if args.workload == START else run_recovery)(args, say)
-            if args.json:
-                _write({'settings': settings, 'runs': readings}, args.json)
-            return 0
-        if args.workload == PLANS:
-            with Signals() as signals:
-                for run in Plans(args, signals, say).runs():
-                    runs.append(run)
-                    if args.json:
-                        _write({'settings': settings, 'runs': runs}, args.json)
-            if args.plot:
-                _draw({'settings': settings, 'runs': runs}, args.plot)
+        if args.workload in by_itself:
+            keep(by_itself[args.workload](args, say))
             return 0
         with Signals() as signals:
-            kind: Any = (Models(args) if args.workload in TASKS else
-                         Training(args) if args.workload == NAME else
-                         Pipeline(args) if args.workload == PIPELINE else
-                         Layers(args) if args.workload in CASES else Exchange(args))
-            for hosts, mbit in itertools.product(args.hosts, args.mbit):
-                runs.append(run_hosts(args, kind, hosts, mbit, signals))
-                _print_run(args, runs[-1], settings)
-                if args.json:
-                    _write({'settings': settings, 'runs': runs}, args.json)
-            if len(runs) > 1:
-                print('\n%s, %d workers a host: seconds a step (CPU seconds), the fastest marked\n%s'
-                      % (args.workload, args.workers, report.grid(runs)), flush=True)
+            if args.workload == PLANS:
+                for figures in Plans(args, signals, say).runs():
+                    keep([figures])
+            else:
+                _compare(args, signals, result, keep)
     except (EmulationError, JobFailed) as error:
         say('bench: %s' % error)
         if isinstance(error, EmulationError):
@@ -293,8 +276,23 @@ def main(argv: Optional[List[str]] = None) -> int:
         say('bench: %s; all processes and namespaces are gone' % error)
         return 128 + error.number
     if args.plot:
-        _draw({'settings': settings, 'runs': runs}, args.plot)
+        _draw(result, args.plot)
     return 0
+
+
+def _compare(args: argparse.Namespace, signals: Signals, result: Dict[str, Any],
+             keep: Callable[[List[Dict[str, Any]]], None]) -> None:
+    kind: Any = (Models(args) if args.workload in TASKS else
+                 Training(args) if args.workload == NAME else
+                 Pipeline(args) if args.workload == PIPELINE else
+                 Layers(args) if args.workload in CASES else Exchange(args))
+    for hosts, mbit in itertools.product(args.hosts, args.mbit):
+        figures = run_hosts(args, kind, hosts, mbit, signals)
+        _print_run(args, figures, result['settings'])
+        keep([figures])
+    if len(result['runs']) > 1:
+        print('\n%s, %d workers a host: seconds a step (CPU seconds), the fastest marked\n%s'
+              % (args.workload, args.workers, report.grid(result['runs'])), flush=True)
 
 
 def _write(result: Dict[str, Any], path: str) -> None:

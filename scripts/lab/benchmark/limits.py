@@ -2,7 +2,6 @@
 
 Without limits hosts take processors from each other, and the time of a plan depends on other processes.
 """
-import contextlib
 import os
 import uuid
 from pathlib import Path
@@ -36,34 +35,24 @@ class Limited(Emulated):
         self._processors = sorted(os.sched_getaffinity(0))
         self._groups: List[Optional[Path]] = [None] * hosts
         self._quotas: Dict[Path, int] = {}
-        self._hosts = hosts
-        self._undo = contextlib.ExitStack()
 
-    def __enter__(self) -> 'Limited':
-        super().__enter__()
-        try:
-            if self._share is not None or self._hosts > len(self._processors):
-                self._make_groups()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        super().__exit__(*exc_info)
-        self._undo.close()
+    def open(self) -> None:
+        """Make the control groups, which go after the processes in them, and the hosts."""
+        if self._share is not None or len(self.hosts) > len(self._processors):
+            self._make_groups()
+        super().open()
 
     def _make_groups(self) -> None:
-        period, quota = _PERIOD_US, int(_SHARE_OF_ALL * _PERIOD_US * len(self._processors) / self._hosts)
+        period, quota = _PERIOD_US, int(_SHARE_OF_ALL * _PERIOD_US * len(self._processors) / len(self.hosts))
         if self._share is not None:
             quota = max(int(self._share * period), _LEAST_QUOTA_US)
             period = int(quota / self._share)
         if quota < _LEAST_QUOTA_US:
             raise EmulationError('%d hosts on %d processors would have less than %d us of CPU time in each %d us, the '
                                  'least that the kernel accepts: emulate at most %d hosts'
-                                 % (self._hosts, len(self._processors), _LEAST_QUOTA_US, _PERIOD_US,
+                                 % (len(self.hosts), len(self._processors), _LEAST_QUOTA_US, _PERIOD_US,
                                     2 * len(self._processors)))
-        for host in range(self._hosts):
+        for host in range(len(self.hosts)):
             group = _CGROUP / ('mxhybrid-%s' % uuid.uuid4().hex[:8])
             try:
                 group.mkdir()
@@ -83,12 +72,13 @@ class Limited(Emulated):
         for group, quota in self._quotas.items():
             (group / 'cpu.cfs_quota_us').write_text(str(quota if on else -1))
 
-    def argv(self, host: int, argv: Sequence[str]) -> List[str]:
+    def argv(self, host_index: int, argv: Sequence[object]) -> List[str]:
         """Return the command line that runs a command on a host, within its limits."""
-        command = super().argv(host, argv)
+        command = super().argv(host_index, argv)
         # Outside of the host's namespace, in which /sys is another one.
-        if self._groups[host] is not None:
-            command = ['sh', '-c', 'echo $$ > %s/cgroup.procs && exec "$@"' % self._groups[host], 'sh'] + command
-        first = host * len(self._processors) // self._hosts
-        own_processors = self._processors[first:first + max(1, len(self._processors) // self._hosts)]
+        if self._groups[host_index] is not None:
+            command = ['sh', '-c', 'echo $$ > %s/cgroup.procs && exec "$@"' % self._groups[host_index], 'sh'] + command
+        count, hosts = len(self._processors), len(self.hosts)
+        first = host_index * count // hosts
+        own_processors = self._processors[first:first + max(1, count // hosts)]
         return ['taskset', '-c', ','.join(map(str, own_processors))] + command

@@ -223,15 +223,6 @@ PARTS: Dict[str, Callable[[argparse.Namespace], Iterator[Figure]]] = {
     'files': files_figures, 'checkpoint': checkpoint_figures, 'torch': torch_figures}
 
 
-def parts_of(text: str) -> List[str]:
-    """Return the parts that a list names; raises argparse.ArgumentTypeError."""
-    names = [name.strip() for name in text.split(',') if name.strip()]
-    unknown = [name for name in names if name not in PARTS]
-    if unknown or not names:
-        raise argparse.ArgumentTypeError('%s: choose from %s' % (','.join(unknown) or 'none', ', '.join(PARTS)))
-    return names
-
-
 def run(args: argparse.Namespace, say: Callable[[str], None]) -> List[Dict[str, Any]]:
     """Measure the parts, and print their figures; returns them for the JSON file."""
     print('dynamic tables, 16 wide, adagrad, %d workers x %d servers, %d x 26 ids of a worker in a step'

@@ -4,8 +4,8 @@ from typing import List, Optional, Sequence
 from lab.emulation import INTERFACE, Network
 
 
-class Emulated:
-    """Emulated hosts with links of a rate; a context manager, which leaves nothing behind.
+class Emulated(Network):
+    """Emulated hosts with links of a rate, as a benchmark sees them.
 
     Attributes
     ----------
@@ -21,35 +21,20 @@ class Emulated:
     counted: Optional[str] = INTERFACE
 
     def __init__(self, hosts: int, mbit_per_s: Optional[float], congestion_control: str):
+        super().__init__(hosts, mbit_per_s, congestion_control=congestion_control)
         self.mbit = mbit_per_s
-        self._network = Network(hosts, mbit_per_s, congestion_control=congestion_control)
-
-    def __enter__(self) -> 'Emulated':
-        self._network.__enter__()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._network.close()
 
     def name(self, host: int) -> str:
         """Name of a host."""
-        return self._network.hosts[host].name
+        return self.hosts[host].name
 
     def address(self, host: int) -> str:
         """IPv4 address of a host."""
-        return self._network.hosts[host].address
-
-    def argv(self, host: int, argv: Sequence[str]) -> List[str]:
-        """The command line that runs a command on a host."""
-        return self._network.argv(host, argv)
+        return self.hosts[host].address
 
     def switch_argv(self, argv: Sequence[str]) -> List[str]:
         """Return the command line that runs a command where the ports of all hosts can be seen."""
-        return ['ip', 'netns', 'exec', self._network.switch] + list(argv)
-
-    def kill_processes(self) -> None:
-        """End all processes on all hosts."""
-        self._network.kill_processes()
+        return ['ip', 'netns', 'exec', self.switch] + list(argv)
 
 
 class Loopback:

@@ -84,56 +84,45 @@ def _net(program: Dict[str, Any]) -> str:
     return _call('net, params = make_net', 'job', *branches, seed=program['seed'] % 1000, **options)
 
 
+#: Events that a function carries out: its name, and what it takes before the arguments of the event.
+_CALLS = {'step': ('train', 'job', 'record', 'net', 'trainer'),
+          'steps ahead': ('train_ahead', 'job', 'record', 'net', 'trainer'),
+          'evaluate': ('evaluate', 'job', 'record', 'net'),
+          'save': ('save', 'job', 'record', 'net', 'trainer', 'directory'),
+          'load': ('load', 'job', 'net', 'trainer', 'directory'),
+          'set': ('set_value', 'job', 'params'), 'initialise': ('initialise_anew', 'job', 'net'),
+          'read': ('read', 'job', 'params'), 'repartition': ('repartition', 'job', 'trainer', 'params'),
+          'prefetch': ('prefetch', 'job', 'params')}
+#: Events of one other statement.
+_STATEMENTS = {'rate': 'trainer.set_learning_rate({value!r})', 'attribute': 'trainer.optimizer.{name} = {value!r}',
+               'multiplier': 'params[{number}].{name} = {value!r}', 'grad_req': 'params[{number}].grad_req = {value!r}',
+               'hybridize': 'net.branches[{branch}]{part}.hybridize({on!r})'}
+
+
 def _event(program: Dict[str, Any], number: int, event: Dict[str, Any]) -> List[str]:
     """Statements of an event."""
     arguments = {name: value for name, value in event.items() if name != 'do'}
     do = event['do']
-    if do == 'step':
-        lines = [_call('train', 'job', 'record', 'net', 'trainer', **arguments)]
-        if program['model'].get('add'):
+    if do in _STATEMENTS:
+        return [_STATEMENTS[do].format(**arguments)]
+    if do in _CALLS:
+        lines = [_call(*_CALLS[do], **arguments)]
+        if do == 'step' and program['model'].get('add'):
             lines.append('net.collect_params().zero_grad()')
+        if do == 'initialise':
+            # Worker 0's values count from the next step on.
+            lines.append(_call(*_CALLS['step'], seed=0, samples=1, ids='any',
+                               use=['none'] * len(program['model']['branches'])))
         return lines
-    if do == 'steps ahead':
-        return [_call('train_ahead', 'job', 'record', 'net', 'trainer', **arguments)]
-    if do == 'rate':
-        return ['trainer.set_learning_rate(%r)' % event['value']]
-    if do == 'attribute':
-        return ['trainer.optimizer.%s = %r' % (event['name'], event['value'])]
-    if do == 'multiplier':
-        return ['params[%d].%s = %r' % (event['number'], event['name'], event['value'])]
-    if do == 'grad_req':
-        return ['params[%d].grad_req = %r' % (event['number'], event['value'])]
-    if do == 'evaluate':
-        return [_call('evaluate', 'job', 'record', 'net', **arguments)]
-    if do == 'save':
-        return [_call('save', 'job', 'record', 'net', 'trainer', 'directory', **arguments)]
-    if do == 'load':
-        return [_call('load', 'job', 'net', 'trainer', 'directory', **arguments)]
-    if do == 'set':
-        return [_call('set_value', 'job', 'params', **arguments)]
-    if do == 'initialise':
-        # Worker 0's values count from the next step on.
-        return [_call('initialise_anew', 'job', 'net', **arguments),
-                _call('train', 'job', 'record', 'net', 'trainer', seed=0, samples=1, ids='any',
-                      use=['none'] * len(program['model']['branches']))]
-    if do == 'read':
-        return [_call('read', 'job', 'params', **arguments)]
-    if do == 'repartition':
-        return [_call('repartition', 'job', 'trainer', 'params', **arguments)]
-    if do == 'prefetch':
-        return [_call('prefetch', 'job', 'params', **arguments)]
-    if do == 'hybridize':
-        return ['net.branches[%d]%s.hybridize(%r)' % (event['branch'], event['part'], event['on'])]
     if do == 'report':
         return ['if job.rank == 0 and not job.alone and trainer._kvstore is not None:',
                 _INDENT + 'trainer._kvstore.report()']
     if do == 'trainer':
         return _trainer(program, optimizer_of(program, number), event['store'])
     if do == 'renew':
-        return [_call('save', 'job', 'record', 'net', 'trainer', 'directory', slot='renewed', kinds=['parameters']),
-                _net(program), *_requests(program),
-                *_trainer(program, optimizer_of(program, number), event['store']),
-                _call('load', 'job', 'net', 'trainer', 'directory', slot='renewed', kinds=['parameters'])]
+        renewed = {'slot': 'renewed', 'kinds': ['parameters']}
+        return [_call(*_CALLS['save'], **renewed), _net(program), *_requests(program),
+                *_trainer(program, optimizer_of(program, number), event['store']), _call(*_CALLS['load'], **renewed)]
     raise ValueError('no event %r' % do)
 
 

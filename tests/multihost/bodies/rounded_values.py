@@ -5,6 +5,7 @@ from lab.reports import report
 
 import mxhybrid
 from mxhybrid.native.arrays import make_row_sparse
+from tests.helpers.outcomes import error_of
 
 SHAPE, STEPS, LAYER = (300, 16), 25, (40, 30)
 WIRE_DTYPE = {'half*': 'float16', 'exact*': 'float32', '*': 'int8'}
@@ -66,14 +67,8 @@ def sums(store):
 
 def problems(store):
     """Return the errors of calls that int8 does not allow."""
-    messages = []
-    for call in (mxhybrid.create, lambda: store.repartition('words', 3),
-                 lambda: store.init('doubles', mx.nd.sparse.zeros('row_sparse', SHAPE, dtype='float64'))):
-        try:
-            call()
-        except mxhybrid.HybridError as error:
-            messages.append(str(error))
-    return messages
+    return [error_of(mxhybrid.create), error_of(store.repartition, 'words', 3),
+            error_of(store.init, 'doubles', mx.nd.sparse.zeros('row_sparse', SHAPE, dtype='float64'))]
 
 
 def main():

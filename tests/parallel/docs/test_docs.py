@@ -256,34 +256,25 @@ def check_calibration(env, words, folder):
     assert "['-m', 'mxhybrid', 'calibrate', path]" in tests
 
 
+#: Checks by the whole command, and by its first word.
+EXACT = {'scripts/demo': check_demo, 'scripts/docs': check_docs, 'scripts/install': check_install,
+         'python -m build': check_wheel, 'horovodrun --check-build': check_build}
+BY_PROGRAM = {'export': check_debugging, 'scripts/bench': check_bench, 'scripts/soak': check_soak,
+              'scripts/fuzz': check_fuzz, 'scripts/chaos': check_chaos, 'scripts/gpu': check_gpu,
+              'source': check_activate, 'pip': check_pip}
+
+
 def find_check(words):
     """The check for a command, None for a command that is not known."""
-    if words == ['scripts/demo']:
-        return check_demo
+    known = EXACT.get(' '.join(words)) or BY_PROGRAM.get(words[0])
+    if known:
+        return known
     if words[0] == 'scripts/test':
         told = re.findall(r'^#   (scripts/test.*?)   ', (REPOSITORY / 'scripts' / 'test').read_text(), re.MULTILINE)
         words = ['tests/unit' if word.startswith('tests/') and (REPOSITORY / word).exists() else word for word in words]
         return check_test if ' '.join(words) in ['scripts/test'] + told else None
-    if words == ['scripts/docs']:
-        return check_docs
-    if words[0] == 'export' or words[0].startswith('.venv/bin/') and '/bodies/' in ' '.join(words):
+    if words[0].startswith('.venv/bin/') and '/bodies/' in ' '.join(words):
         return check_debugging
-    if words[0] == 'scripts/bench':
-        return check_bench
-    if words[0] == 'scripts/soak':
-        return check_soak
-    if words[0] == 'scripts/fuzz':
-        return check_fuzz
-    if words[0] == 'scripts/chaos':
-        return check_chaos
-    if words == ['scripts/install']:
-        return check_install
-    if words[0] == 'scripts/gpu':
-        return check_gpu
-    if words[0] == 'source':
-        return check_activate
-    if words[0] == 'pip':
-        return check_pip
     if words[:2] == ['mxhybrid', 'run'] or '--reset-limit' in words:
         return check_elastic if '--elastic' in words else check_restart
     if words[0] == 'mxhybrid':
@@ -292,10 +283,6 @@ def find_check(words):
         return check_doctor_of_hosts
     if words[-3:-1] == ['mxhybrid', 'calibrate']:
         return check_calibration
-    if words == ['python', '-m', 'build']:
-        return check_wheel
-    if words == ['horovodrun', '--check-build']:
-        return check_build
     if any(word.startswith('examples/') for word in words):
         return check_example
     if words[-2:] == ['python', 'train.py']:

@@ -117,7 +117,7 @@ def test_torch_is_left_out_where_it_is_missing(tmp_path, capsys, monkeypatch):
 
 
 def test_parts_are_chosen_by_name(capsys, monkeypatch):
-    assert tables.parts_of('hash, start') == ['hash', 'start']
+    assert cli.names_of(tables.PARTS)('hash, start') == ['hash', 'start']
     monkeypatch.setattr(tables, 'PARTS', {'hash': lambda args: iter([tables.Figure('a', 'b', 1.0, 2.0, 'x')])})
     args = cli.parse(['--workload', 'tables', '--parts', 'hash', '--touched', '5', '--ids', '7'])
     assert (args.parts, args.touched, args.ids) == (['hash'], 5, 7)

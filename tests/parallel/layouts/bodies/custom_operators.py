@@ -8,9 +8,9 @@ from lab.reports import report
 from mxnet import autograd, gluon
 
 import mxhybrid
-from mxhybrid.kvstore.weight_shards import shard_of
 from mxhybrid.parallel import by_name, data_parallel
 from tests.helpers.custom_operators import register
+from tests.helpers.outcomes import largest_difference, values_of
 
 BATCH, STEPS = 4, 3
 store = mxhybrid.create()
@@ -57,7 +57,7 @@ class Net(gluon.HybridBlock):
 
 
 def trained(operators, dtype, plan=None, **settings):
-    """Return the parameters after some steps, as they are in the network."""
+    """Return the network after some steps."""
     mx.random.seed(1)
     net = Net(operators)
     net.initialize()
@@ -73,18 +73,13 @@ def trained(operators, dtype, plan=None, **settings):
             outputs = net(mx.nd.array(DATA[step][samples], dtype=dtype))
         outputs.backward()
         trainer.step(BATCH)
-    return list(net.collect_params().values())
+    return net
 
 
 def apart(operators, dtype, plan, **settings):
     """Return the largest difference of parameters from those of one process."""
-    worst = 0.0
-    for reference, param in zip(trained(operators, dtype), trained(operators, dtype, plan, **settings)):
-        part, whole = shard_of(param), reference.data().asnumpy()
-        if part is None or part.holds:
-            mine = whole if part is None else whole[tuple(slice(*one) for one in part.box)]
-            worst = max(worst, float(np.abs(mine - param.data().asnumpy()).max()))
-    return worst
+    expected = values_of(trained(operators, dtype))
+    return largest_difference(trained(operators, dtype, plan, **settings).collect_params().values(), expected)
 
 
 CHANNELS = by_name({'scale*': {'channels': 2}})

@@ -12,6 +12,7 @@ from mxnet.gluon import nn
 import mxhybrid
 from mxhybrid.kernels.joint_norm_operator import JointNormOperator
 from mxhybrid.parallel import data_parallel, grid
+from tests.helpers.outcomes import error_of
 
 STEPS = 2
 store = mxhybrid.create()
@@ -258,11 +259,7 @@ def refusal():
     """Return the error for calls of one BatchNorm whose channels are split differently."""
     net = Shared((0, 1, 2))
     net.initialize()
-    try:
-        mxhybrid.parallelize(net, {'batchnorm0_fwd#2': {'channels': 2}}, SIZES)
-    except mxhybrid.InputError as error:
-        return str(error)
-    return ''
+    return error_of(mxhybrid.parallelize, net, {'batchnorm0_fwd#2': {'channels': 2}}, SIZES)
 
 
 def count_operators():

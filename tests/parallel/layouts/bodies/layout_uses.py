@@ -13,7 +13,7 @@ from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid import parallel
-from mxhybrid.kvstore.weight_shards import shard_of
+from tests.helpers.outcomes import error_of, largest_difference, values_of
 
 BATCH, SHAPE, STEPS = 8, (3, 8, 8), 4
 store = mxhybrid.create()
@@ -121,19 +121,13 @@ def apart(train, plan):
 
 def apart_from(nets, train):
     """Return the distance for a network that is not split and the same one split, with weights matched by place."""
-    parameters = []
     for net, kvstore in zip(nets, (None, mxhybrid.create())):
         trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 1e-2},
                                 kvstore=kvstore)
         train(net, trainer)
-        parameters.append(list(net.collect_params().values()))
-    worst, largest = 0.0, max(float(param.data().abs().max().asscalar()) for param in parameters[0])
-    for reference, param in zip(*parameters):
-        part, whole = shard_of(param), reference.data().asnumpy()
-        if part is None or part.holds:
-            mine = whole if part is None else whole[tuple(slice(*one) for one in part.box)]
-            worst = max(worst, float(np.abs(mine - param.data().asnumpy()).max()))
-    return worst / largest
+    expected = values_of(nets[0])
+    largest = max(float(np.abs(values).max()) for values in expected)
+    return largest_difference(nets[1].collect_params().values(), expected) / largest
 
 
 def counted():
@@ -180,14 +174,6 @@ def other_names_on_each_worker():
         mxhybrid.checkpoint.save(folder + '/whole', split_net, trainer, 1)
         mxhybrid.checkpoint.load(folder + '/whole', split_net, trainer)
     return differences
-
-
-def error_of(call):
-    try:
-        call()
-    except mxhybrid.InputError as error:
-        return str(error)
-    return ''
 
 
 def recorded(net, data):

@@ -16,11 +16,11 @@ from lab.reports import computed_once, report
 from mxnet import autograd, gluon
 
 import mxhybrid
-from mxhybrid.kvstore.weight_shards import shard_of
 from mxhybrid.parallel.ops.registry import rule_of
 from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.sharding import sum_steps
 from mxhybrid.parallel.sharding.split import Split
+from tests.helpers.outcomes import largest_difference
 
 OPTIONS = {'steps': 5, 'batch': 8, 'optimizer': 'sgd', 'settings': {'learning_rate': 0.05, 'momentum': 0.9, 'wd': 1e-3},
            'dtype': 'float64', 'grad_req': 'write', 'accumulate': 1, 'plans': [], 'kill': None, 'end': None,
@@ -100,19 +100,8 @@ def build(seed, data):
 def compare(net, expected):
     """The largest error of this worker's weights, relative to the largest weight of all."""
     largest = max(np.abs(value).max() for value in expected.values())
-    worst = 0.0
-    for name, param in net.collect_params().items():
-        part, value = shard_of(param), param.data().asnumpy()
-        if part is None or part.box is not None:
-            whole = expected[name]
-            if part is None:
-                mine = whole
-            else:  # a box has a range for each factor of a dimension
-                apart = whole.reshape([count for factors in part._factors for count in factors])
-                mine = apart[tuple(slice(*one) for one in part.box)].reshape(part.shape)
-            assert mine.shape == value.shape, name
-            worst = max(worst, float(np.abs(mine - value).max() / largest))
-    return worst
+    params = net.collect_params()
+    return largest_difference(params.values(), [expected[name] for name in params]) / largest
 
 
 def train_alone(data):

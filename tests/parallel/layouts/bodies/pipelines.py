@@ -19,6 +19,7 @@ import mxhybrid
 from mxhybrid.kvstore.weight_shards import shard_of
 from mxhybrid.parallel import pipeline
 from mxhybrid.parallel.redistribution.redistribution_operator import RedistributionOperator
+from tests.helpers.outcomes import largest_difference
 
 WORDS, UNITS, TIMES, BATCH, STEPS = 12, 8, 5, 16, 3
 #: The operators of each of four stages.
@@ -107,15 +108,10 @@ def train(plan, micro_batches, store, norm=True, scale=1.0, dtype='float64', ear
         returned = np.concatenate([loss.expand_dims(1).asnumpy(), early.asnumpy()], axis=1)
         apart = max(apart, float(np.abs(returned - losses[step][net.samples]).max()))
     largest = max(np.abs(value).max() for value in expected.values())
-    worst, tied = 0.0, None
-    for name, param in net.collect_params().items():
-        shard = shard_of(param)
-        if shard is None or shard.holds:
-            whole = expected[name]
-            part = whole if shard is None else whole[tuple(slice(*side) for side in shard.box)]
-            worst = max(worst, float(np.abs(part - param.data().asnumpy()).max() / largest))
-        if name.endswith('embedding_weight'):
-            tied = None if shard is None else sorted(shard._boxes)
+    params = net.collect_params()
+    worst = largest_difference(params.values(), [expected[name] for name in params]) / largest
+    shard = next(shard_of(param) for name, param in params.items() if name.endswith('embedding_weight'))
+    tied = None if shard is None else sorted(shard._boxes)
     return {'error': worst, 'losses': apart, 'alive': net._calls.most_alive, 'tied': tied,
             'report': net.report()}, net
 

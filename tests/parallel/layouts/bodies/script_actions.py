@@ -17,6 +17,7 @@ from mxnet.gluon import nn
 import mxhybrid
 from mxhybrid.kvstore.weight_shards import shard_of
 from mxhybrid.parallel import by_name, data_parallel, grid, pipeline
+from tests.helpers.outcomes import largest_difference, values_of
 
 BATCH, WIDTH, STEPS = 8, 6, 6
 FOLDER = tempfile.mkdtemp()
@@ -235,14 +236,9 @@ def compared(action, plan):
     alone, split = Training(action, None, norm, optimizer), Training(action, plan, norm, optimizer)
     alone.run()
     split.run()
-    worst, largest = 0.0, 0.0
-    for whole, param in zip(alone.net.collect_params().values(), split.net.collect_params().values()):
-        shard, values = shard_of(param), whole.data().asnumpy()
-        largest = max(largest, float(np.abs(values).max()))
-        if shard is None or shard.holds:
-            held = values if shard is None else values[tuple(slice(*side) for side in shard.box)]
-            worst = max(worst, float(np.abs(held - param.data().asnumpy()).max()))
-    return worst / largest
+    expected = values_of(alone.net)
+    largest = max(float(np.abs(values).max()) for values in expected)
+    return largest_difference(split.net.collect_params().values(), expected) / largest
 
 
 def is_chosen(plan, action):

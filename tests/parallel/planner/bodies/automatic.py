@@ -14,6 +14,7 @@ from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid.planner.cluster.cluster_spec import load
+from tests.helpers.outcomes import error_of
 
 BATCH, INPUTS, STEPS = 8, 256, 3
 
@@ -40,22 +41,8 @@ def train(net, store, samples):
         trainer.step(BATCH)
 
 
-def message(**settings):
-    try:
-        mxhybrid.parallelize(build(), 'auto', (BATCH, INPUTS), dtype='float64', **settings)
-    except mxhybrid.InputError as error:
-        return str(error)
-    return ''
-
-
-def disagreement(rank, path):
-    """Return the error when one worker has a plan and another one has none."""
-    try:
-        mxhybrid.parallelize(build(), *([mxhybrid.parallel.data_parallel()] if rank else ['auto']), (BATCH, INPUTS),
-                             dtype='float64', cluster=None if rank else path)
-    except mxhybrid.InputError as error:
-        return str(error)
-    return ''
+def message(plan='auto', **settings):
+    return error_of(mxhybrid.parallelize, build(), plan, (BATCH, INPUTS), dtype='float64', **settings)
 
 
 def main():
@@ -67,7 +54,9 @@ def main():
     errors = [message(), message(cluster='/nowhere/cluster.json'),
               message(cluster=dataclasses.replace(there, hosts=there.hosts * 2)),
               message(cluster=path, batch_norm='local'), message(cluster=5),
-              message(cluster=path, search_seconds=3 if store.rank else -1), disagreement(store.rank, path)]
+              message(cluster=path, search_seconds=3 if store.rank else -1),
+              # One worker has a plan and another one has none.
+              message(cluster=path) if store.rank == 0 else message(mxhybrid.parallel.data_parallel())]
     net = mxhybrid.parallelize(build(), 'auto', (BATCH, INPUTS), dtype='float64', cluster=path, search_seconds=3)
     draws = [mx.nd.random.uniform(shape=4).asnumpy().tolist()]
     train(net, store, net.samples)

@@ -17,6 +17,7 @@ from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid.job.join import current
+from tests.helpers.outcomes import error_of
 
 ROWS, WIDTH, BATCH, LENGTH, STEPS = 40, 8, 8, 3, 6
 TABLE = 'embedding0_weight'
@@ -84,14 +85,6 @@ def trained_by(plan, settings, expected, **options):
             'layout_table': repr(net)}
 
 
-def message(path, tables):
-    try:
-        split(path, tables)
-    except mxhybrid.InputError as error:
-        return str(error)
-    return ''
-
-
 def main():
     path = os.path.join(sys.argv[1], '%d.json' % os.getpid())
     alone = build()
@@ -103,8 +96,8 @@ def main():
         return
     outcomes = {name: trained(path, tables, settings, values(alone))
                 for name, (tables, settings) in PLANS.items()}
-    errors = [message(path, tables) for tables in ({'dense0_weight': {'route': 'servers'}},
-                                                   {TABLE: {'route': 'servers', 'partitions': 0}})]
+    errors = [error_of(split, path, tables) for tables in ({'dense0_weight': {'route': 'servers'}},
+                                                           {TABLE: {'route': 'servers', 'partitions': 0}})]
     report(current().rank, outcomes=outcomes, errors=errors)
 
 main()

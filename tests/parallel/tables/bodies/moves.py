@@ -3,14 +3,12 @@
 With ``--kvstore device`` in one process it gives the reference: MXNet alone on the joint batch.  The cases after
 ``--still`` are trained a second time, without repartitioning.
 """
-import argparse
 import os
 import pickle
 
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import gluon
 
 import mxhybrid
 from tests.parallel.training.bodies import train
@@ -30,12 +28,9 @@ def cut(trainer, step, counts=COUNTS):
                 assert found == min(counts[step], train.ROWS), found
 
 
-def embedding(worker, kind, optimizer, still, widths=(4, 3), meddle=None, **options):
+def embedding(worker, kind, optimizer, still, meddle=None, **options):
     """A model with tables of one kind."""
-    net = train.Model(kind, widths, use_bias=optimizer != 'groupadagrad')
-    train.fill(net.collect_params())
-    trainer = gluon.Trainer(net.collect_params(), optimizer.split('-')[0], dict(train.OPTIMIZERS[optimizer]),
-                            kvstore=worker.store(**options), **options)
+    net, trainer = train.make(worker, kind, optimizer, **options)
 
     def before(step, trainer):
         if meddle is ahead:
@@ -142,16 +137,12 @@ for _name in ('sgd-momentum', 'adam', 'adagrad', 'rmsprop-centered', 'groupadagr
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--kvstore', default='hybrid')
-    parser.add_argument('--partitions', type=int)
-    parser.add_argument('--cases', default=','.join(CASES))
+    parser = train.parser_of(CASES)
     parser.add_argument('--still', nargs='*', default=[])
-    parser.add_argument('--directory', default='.')
     arguments = parser.parse_args()
     worker = train.Worker(arguments.kvstore, arguments.partitions)
     worker.directory = arguments.directory
-    for case in arguments.cases.split(','):
+    for case in arguments.cases:
         report(worker.rank, **{case: CASES[case](worker, False)})
     for case in arguments.still:
         report(worker.rank, **{'still ' + case: CASES[case](worker, True)})

@@ -3,7 +3,6 @@
 A case meddles with training after ``MIDDLE`` steps, when the weight has long been on the servers, and reports the
 routes of the table then and at the end.
 """
-import argparse
 import functools
 import os
 import pickle
@@ -15,16 +14,19 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import mxhybrid
+from tests.helpers.outcomes import problem_of
 from tests.parallel.training.bodies.train import (
     BATCH,
-    OPTIMIZERS,
     ROWS,
     STEPS,
     Model,
     Worker,
+    backward,
     batches,
     fill,
     fit,
+    parser_of,
+    trainer_of,
     weights,
 )
 
@@ -41,10 +43,8 @@ class Case:
         # groupadagrad takes matrices only
         self.net = net or Model('gradient', (4, 3), use_bias=optimizer != 'groupadagrad')
         fill(self.net.collect_params())
-        store = mxhybrid.create(partitions=worker.partitions, **settings or {}) if worker.hybrid else worker.store(
-            **options)
-        self.trainer = gluon.Trainer(self.net.collect_params(), optimizer.split('-')[0],
-                                     dict(OPTIMIZERS[optimizer], **extra or {}), kvstore=store, **options)
+        store = mxhybrid.create(partitions=worker.partitions, **settings or {}) if worker.hybrid else None
+        self.trainer = trainer_of(worker, self.net, optimizer, extra, store, **options)
         self.table = [param for param in self.net.collect_params().values() if param._grad_stype == 'row_sparse'][0]
 
     @property
@@ -143,20 +143,14 @@ def push_by_hand(case):
         return
     key, grad = case.trainer._param2idx[case.table.name], mx.nd.sparse.zeros('row_sparse', case.table.shape)
     for call in (case.trainer._kvstore.push, functools.partial(case.trainer._kvstore.pull, ignore_sparse=False)):
-        try:
-            call(key, grad)
-        except mxhybrid.HybridError as error:
-            assert case.table.name in str(error) and 'MXHYBRID_ON_DEMAND_ROWS=0' in str(error), error
-        else:
-            raise AssertionError('nothing was refused')
+        problem = problem_of(lambda call=call: call(key, grad), [case.table.name, 'MXHYBRID_ON_DEMAND_ROWS=0'])
+        assert not problem, problem
 
 
 def by_hand(case):
     """Make a step by allreduce_grads and update, with clipping between."""
-    loss, (ids, targets) = gluon.loss.L2Loss(), batches(9)
-    with autograd.record():
-        output = loss(case.net(case.worker.share(ids[0])), case.worker.share(targets[0]))
-    output.backward()
+    ids, targets = batches(9)
+    backward(case.worker, case.net, ids[0], targets[0])
     case.trainer.allreduce_grads()
     norm = gluon.utils.clip_global_norm([param.grad() for param in case.net.collect_params().values()], 0.5)
     case.trainer.update(1)
@@ -284,11 +278,8 @@ def local(worker, optimizer, settings):
 
 def update_alone(case, steps):
     """Steps of this worker, without the others."""
-    loss, (ids, targets) = gluon.loss.L2Loss(), batches(8)
-    for step in range(steps):
-        with autograd.record():
-            output = loss(case.net(case.worker.share(ids[step])), case.worker.share(targets[step]))
-        output.backward()
+    for batch in list(zip(*batches(8)))[:steps]:
+        backward(case.worker, case.net, *batch)
         case.trainer.update(8)
 
 
@@ -330,14 +321,9 @@ def run(worker, name, directory):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--kvstore', default='hybrid')
-    parser.add_argument('--partitions', type=int)
-    parser.add_argument('--directory', required=True)
-    parser.add_argument('--cases', default=','.join(CASES))
-    arguments = parser.parse_args()
+    arguments = parser_of(CASES).parse_args()
     worker = Worker(arguments.kvstore, arguments.partitions)
-    for name in arguments.cases.split(','):
+    for name in arguments.cases:
         report(worker.rank, **{name: run(worker, name, arguments.directory)})
     if worker.hybrid and worker.size > 1:
         apart(worker, 'apart', False)

@@ -2,7 +2,6 @@
 
 With ``--kvstore device`` in one process it gives the reference: MXNet alone on the joint batch.
 """
-import argparse
 import os
 import sys
 import types
@@ -12,7 +11,6 @@ import mxnet as mx
 import numpy as np
 import own_optimizers
 from lab.reports import report
-from mxnet import autograd, gluon
 
 import mxhybrid
 from tests.parallel.training.bodies import train
@@ -32,17 +30,13 @@ def changed(worker, net, trainer, step):
 def resumed(worker, name):
     """Half of the steps, a checkpoint, and the others with another net."""
     directory = os.path.join(worker.directory, 'checkpoints-' + name)
-    loss, (ids, targets) = gluon.loss.L2Loss(), train.batches()
+    ids, targets = train.batches()
     for steps in (range(0, 10), range(10, train.STEPS)):
-        net = train.Model('weight', (4, 3))
-        train.fill(net.collect_params())
-        trainer = gluon.Trainer(net.collect_params(), name, dict(train.OPTIMIZERS[name]), kvstore=worker.store())
+        net, trainer = train.make(worker, 'weight', name)
         at = mxhybrid.checkpoint.load(directory, net, trainer)
         assert (at.step if at else 0) == steps[0]
         for step in steps:
-            with autograd.record():
-                output = loss(net(worker.share(ids[step])), worker.share(targets[step]))
-            output.backward()
+            train.backward(worker, net, ids[step], targets[step])
             trainer.step(train.BATCH)
         mxhybrid.checkpoint.save(directory, net, trainer, steps[-1] + 1)
     return train.weights(net)
@@ -50,11 +44,7 @@ def resumed(worker, name):
 
 def replicated(worker, name):
     """Every worker holds the tables."""
-    net = train.Model('weight')
-    train.fill(net.collect_params())
-    store = mxhybrid.create(routes='allreduce') if worker.hybrid else worker.store()
-    trainer = gluon.Trainer(net.collect_params(), name, dict(train.OPTIMIZERS[name]), kvstore=store)
-    return train.fit(worker, net, trainer)
+    return train.embedding(worker, 'weight', name, store=worker.hybrid and mxhybrid.create(routes='allreduce'))
 
 
 def tested(worker):
@@ -89,11 +79,7 @@ CASES['changed-heavyball'] = lambda w: moves.embedding(w, 'weight', 'heavyball',
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--kvstore', default='hybrid')
-    parser.add_argument('--partitions', type=int)
-    parser.add_argument('--cases', default=','.join(CASES))
-    parser.add_argument('--directory', default='.')
+    parser = train.parser_of(CASES)
     parser.add_argument('--only-here', action='store_true')
     arguments = parser.parse_args()
     worker = train.Worker(arguments.kvstore, arguments.partitions)
@@ -104,7 +90,7 @@ def main():
         mx.optimizer.register(mxhybrid.row_wise(module.Ball))
         train.OPTIMIZERS['ball'] = {}
         train.embedding(worker, 'weight', 'ball')
-    for case in arguments.cases.split(','):
+    for case in arguments.cases:
         report(worker.rank, **{case: CASES[case](worker)})
 
 

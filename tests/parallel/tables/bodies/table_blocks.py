@@ -10,6 +10,7 @@ from mxnet import autograd, gluon
 from mxnet.contrib import amp
 
 import mxhybrid
+from tests.helpers.outcomes import error_of
 
 ROWS, BATCH = 1 << 40, 24
 #: Keys of the batches, on both sides of 2^24, 2^31, 2^32 and 2^53 where the table has them.
@@ -131,13 +132,8 @@ def run(worker, case):
 
 def disagreements(worker):
     """Return the messages that this worker gets when worker 1 has another net."""
-    messages = {}
-    for name, extra in (('width', {'width': 5}), ('admit', {'admit': 2})):
-        try:
-            make(worker, 'sgd', **(extra if worker['rank'] == 1 else {}))
-        except mxhybrid.InputError as error:
-            messages[name] = str(error)
-    return messages
+    return {name: error_of(make, worker, 'sgd', **({name: value} if worker['rank'] == 1 else {}))
+            for name, value in (('width', 5), ('admit', 2))}
 
 
 def file_bytes(net):
@@ -148,10 +144,7 @@ def file_bytes(net):
 def refusal(worker):
     """Return the message that the first step gets."""
     net, trainer = make(worker, 'sgd')
-    try:
-        fit(worker, net, trainer, range(1), 'float64')
-    except mxhybrid.SettingError as error:
-        return str(error)
+    return error_of(fit, worker, net, trainer, range(1), 'float64')
 
 
 def drop(worker, directory):

@@ -13,6 +13,7 @@ from mxnet import autograd, gluon
 
 import mxhybrid
 from mxhybrid.checkpoint import dynamic_tables
+from tests.helpers.outcomes import error_of
 
 ROWS, BATCH, SAVED_AT, STEPS = 1 << 40, 24, 5, 9
 CASES = {
@@ -92,16 +93,12 @@ def resume(worker, directory, case):
 
 def refused(worker, directory):
     """Return the errors of a load into tables of another width, and of a save that servers cannot make."""
-    errors = []
     training = Training(worker, 'adam', 99, width=5)
     model = training.net, training.trainer
-    for call in (lambda: mxhybrid.checkpoint.load(os.path.join(directory, 'adam'), *model),
-                 lambda: mxhybrid.checkpoint.save(os.path.join(directory, 'unseen'), *model, 1)):
-        try:
-            call()
-        except mxhybrid.CheckpointError as error:
-            errors.append(str(error))
-        training.fit(0, 1)
+    errors = [error_of(mxhybrid.checkpoint.load, os.path.join(directory, 'adam'), *model)]
+    training.fit(0, 1)
+    errors.append(error_of(mxhybrid.checkpoint.save, os.path.join(directory, 'unseen'), *model, 1))
+    training.fit(0, 1)
     return errors
 
 

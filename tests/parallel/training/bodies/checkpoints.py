@@ -9,9 +9,8 @@ import resource
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import gluon
 from mxnet.gluon import nn
-from train import OPTIMIZERS, Model, Worker, fill, fit
+from train import Model, Worker, fill, fit, trainer_of
 
 import mxhybrid
 from mxhybrid import CheckpointError
@@ -50,12 +49,8 @@ def make(worker, case, seed=None):
     extra = {}
     if case.endswith('schedule'):
         extra['lr_scheduler'] = mx.lr_scheduler.FactorScheduler(step=3, factor=0.8, base_lr=0.1, warmup_steps=4)
-    store = worker.store(**options)
-    if case.endswith('allreduce') and worker.hybrid:
-        store = mxhybrid.create(routes='allreduce')
-    trainer = gluon.Trainer(net.collect_params(), optimizer.split('-')[0], dict(OPTIMIZERS[optimizer], **extra),
-                            kvstore=store, **options)
-    return net, trainer
+    store = mxhybrid.create(routes='allreduce') if case.endswith('allreduce') and worker.hybrid else None
+    return net, trainer_of(worker, net, optimizer, extra, store, **options)
 
 
 def begin(worker, case, net, trainer):

@@ -15,6 +15,7 @@ from mxnet.gluon import nn
 from mxnet.gluon.contrib.estimator import CheckpointHandler, Estimator
 
 import mxhybrid
+from tests.helpers.outcomes import error_of
 
 BATCH = 4
 
@@ -123,17 +124,8 @@ def shared_store(rank, size):
     trainers = [library(net.collect_params(), kvstore=store) for net in (first, second)]
     weight = train(first, trainers[0], rank, size)
     backward(second, rank, size)
-    text = said_by(lambda: trainers[1].step(BATCH))
+    text = error_of(trainers[1].step, BATCH)
     return text, weight, train(first, trainers[0], rank, size), (first, trainers[0])
-
-
-def said_by(call):
-    """Text of the error of mxhybrid that a call raises."""
-    try:
-        call()
-    except mxhybrid.HybridError as error:
-        return str(error)
-    return ''
 
 
 def note_rendezvous(start):
@@ -164,9 +156,9 @@ values['local'], values['clipped'] = local_updates(rank, size)
 text, values['first'], values['first again'], kept = shared_store(rank, size)
 files, written, values['estimated'] = estimator(rank, size, sys.argv[1])
 report(rank, files=files, written=written, stores=stores, shared=text, met_at=met_at, launchers_port=launchers_port,
-       process_set=said_by(lambda: hvd.add_process_set([0])) if 'DMLC_ROLE' in os.environ else '', **values)
+       process_set=error_of(hvd.add_process_set, [0]) if 'DMLC_ROLE' in os.environ else '', **values)
 hvd.shutdown()
 if '--twice' in sys.argv:
     train(*kept, rank, size)  # sums are the lane's
     hvd.shutdown()
-    print('second start: %s' % (said_by(hvd.init) or '%d workers' % hvd.size()), flush=True)
+    print('second start: %s' % (error_of(hvd.init) or '%d workers' % hvd.size()), flush=True)

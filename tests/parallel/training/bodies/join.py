@@ -11,7 +11,8 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import mxhybrid
-from mxhybrid import InputError, parallel
+from mxhybrid import parallel
+from tests.helpers.outcomes import error_of
 
 WORKERS, BATCH, ROWS, WIDTH = int(sys.argv[1]), 8, 40, 4
 #: The batches of each worker, by epoch: worker 0 has the fewest, the most, or none.
@@ -96,13 +97,6 @@ def train(case, store_of):
     return values, joined_steps
 
 
-def message(act):
-    try:
-        act()
-    except InputError as error:
-        return str(error)
-
-
 def refusals():
     """Return the errors of a split network, of a Trainer of another store, and of updates by hand."""
     net = nn.HybridSequential()
@@ -110,14 +104,14 @@ def refusals():
     net.initialize()
     split = mxhybrid.parallelize(net, parallel.grid(model=WORKERS), (WORKERS, 4))
     trainer = gluon.Trainer(split.collect_params(), 'sgd', kvstore=mxhybrid.create())
-    errors = [message(lambda: mxhybrid.join(trainer))]
+    errors = [error_of(mxhybrid.join, trainer)]
     other = nn.Dense(1, in_units=4)
     other.initialize()
-    errors.append(message(lambda: mxhybrid.join(gluon.Trainer(other.collect_params(), 'sgd', kvstore=None))))
+    errors.append(error_of(mxhybrid.join, gluon.Trainer(other.collect_params(), 'sgd', kvstore=None)))
     waiting = nn.Dense(1)
     waiting.initialize()
     late = gluon.Trainer(waiting.collect_params(), 'sgd', kvstore=mxhybrid.create())
-    errors.append(message(lambda: mxhybrid.join(late)))
+    errors.append(error_of(mxhybrid.join, late))
     other = nn.Dense(1, in_units=4)
     other.initialize()
     trainer = gluon.Trainer(other.collect_params(), 'sgd', kvstore=mxhybrid.create(), update_on_kvstore=False)
@@ -131,7 +125,7 @@ def refusals():
             loss.backward()
             trainer.allreduce_grads()
             trainer.update(2)
-    errors.append(message(by_hand))
+    errors.append(error_of(by_hand))
     return errors
 
 

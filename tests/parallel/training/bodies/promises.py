@@ -1,5 +1,4 @@
 """Promises of a Trainer that stock dist_sync breaks; each case by itself, as in ``train.py``."""
-import argparse
 import os
 import pickle
 
@@ -8,19 +7,23 @@ import numpy as np
 from lab.reports import report
 from mxnet import autograd, gluon
 from mxnet.contrib import amp
-from train import BATCH, OPTIMIZERS, STEPS, Model, Worker, batches, fill, fit, weights
+from train import (
+    BATCH,
+    LOSS,
+    OPTIMIZERS,
+    Model,
+    Worker,
+    backward,
+    backward_of_some,
+    batches,
+    fill,
+    fit,
+    make,
+    parser_of,
+    weights,
+)
 
 import mxhybrid
-
-
-def make(worker, kind, optimizer='sgd-momentum', prefix=None, **options):
-    """A filled model and its Trainer."""
-    net = Model(kind, (4, 3))
-    fill(net.collect_params())
-    name = optimizer.split('-')[0]
-    trainer = gluon.Trainer(net.collect_params(), name, dict(OPTIMIZERS[optimizer], **options.pop('extra', {})),
-                            kvstore=worker.store(**options), **options)
-    return net, trainer
 
 
 def learning_rate(worker, kind, **options):
@@ -46,13 +49,9 @@ def scheduler(worker, kind, **options):
 def batch_size(worker, kind, **options):
     """Every third batch is a partial one."""
     net, trainer = make(worker, kind, **options)
-    loss = gluon.loss.L2Loss()
-    ids, targets = batches()
-    for step in range(STEPS):
+    for step, (ids, targets) in enumerate(zip(*batches())):
         size = BATCH // 2 if step % 3 == 2 else BATCH
-        with autograd.record():
-            output = loss(net(worker.share(ids[step][:size])), worker.share(targets[step][:size]))
-        output.backward()
+        backward(worker, net, ids[:size], targets[:size])
         trainer.step(size)
     return weights(net)
 
@@ -86,13 +85,9 @@ def freezes(worker, kind, **options):
 def clip(worker, kind):
     """allreduce_grads, clipping by the global norm, update."""
     net, trainer = make(worker, kind, update_on_kvstore=False)
-    loss = gluon.loss.L2Loss()
-    ids, targets = batches()
     norms = []
-    for step in range(STEPS):
-        with autograd.record():
-            output = loss(net(worker.share(ids[step])), worker.share(targets[step]))
-        output.backward()
+    for batch in zip(*batches()):
+        backward(worker, net, *batch)
         trainer.allreduce_grads()
         norms.append(gluon.utils.clip_global_norm([p.grad() for p in net.collect_params().values()], 0.5))
         trainer.update(1)
@@ -123,6 +118,18 @@ def _save(worker, net, path):
     worker.barrier()
 
 
+def _save_both(worker, net, trainer, path):
+    _save(worker, net, path + '.params')
+    trainer.save_states(path + '.states')
+    worker.barrier()
+
+
+def _go_on(worker, net, trainer, path):
+    net.load_parameters(path + '.params')
+    trainer.load_states(path + '.states')
+    return fit(worker, net, trainer, seed=6, steps=8)
+
+
 def one_parameter(worker, kind):
     """Set one dense parameter in the middle of training; the tables keep their trained rows."""
     net, trainer = make(worker, kind, 'adagrad')
@@ -141,20 +148,14 @@ def save(worker, kind, optimizer, directory, **options):
     """Train, save parameters and states on the way, train on."""
     net, trainer = make(worker, kind, optimizer, **options)
     fit(worker, net, trainer, steps=8)
-    path = os.path.join(directory, '%s-%s' % (kind, optimizer))
-    _save(worker, net, path + '.params')
-    trainer.save_states(path + '.states')
-    worker.barrier()
+    _save_both(worker, net, trainer, os.path.join(directory, '%s-%s' % (kind, optimizer)))
     return fit(worker, net, trainer, seed=6, steps=8)
 
 
 def resume(worker, kind, optimizer, directory, **options):
     """Go on from what `save` left."""
     net, trainer = make(worker, kind, optimizer, **options)
-    path = os.path.join(directory, '%s-%s' % (kind, optimizer))
-    net.load_parameters(path + '.params')
-    trainer.load_states(path + '.states')
-    return fit(worker, net, trainer, seed=6, steps=8)
+    return _go_on(worker, net, trainer, os.path.join(directory, '%s-%s' % (kind, optimizer)))
 
 
 def restore(worker, kind, optimizer, directory):
@@ -173,13 +174,9 @@ def back(worker, kind, optimizer, directory, **options):
     net, trainer = make(worker, kind, optimizer, **options)
     fit(worker, net, trainer, steps=4)
     path = os.path.join(directory, 'back-%s-%s' % (kind, optimizer))
-    _save(worker, net, path + '.params')
-    trainer.save_states(path + '.states')
-    worker.barrier()
+    _save_both(worker, net, trainer, path)
     fit(worker, net, trainer, seed=9, steps=3)
-    net.load_parameters(path + '.params')
-    trainer.load_states(path + '.states')
-    return fit(worker, net, trainer, seed=6, steps=8)
+    return _go_on(worker, net, trainer, path)
 
 
 def states_anew(worker, kind, directory):
@@ -219,15 +216,12 @@ def overflow(worker, kind, **options):
     amp.init_trainer(trainer)
     trainer._amp_loss_scaler = amp.loss_scaler.LossScaler()
     trainer._amp_loss_scaler._scale_seq_len = 6
-    loss = gluon.loss.L2Loss()
-    ids, targets = batches()
     scales = []
-    for step in range(STEPS):
-        wanted = targets[step].copy()
+    for step, (ids, targets) in enumerate(zip(*batches())):
         if step in (4, 11):
-            wanted[1] = np.inf
+            targets[1] = np.inf
         with autograd.record():
-            output = loss(net(worker.share(ids[step])), worker.share(wanted))
+            output = LOSS(net(worker.share(ids)), worker.share(targets))
             with amp.scale_loss(output, trainer) as scaled:
                 autograd.backward(scaled)
         trainer.step(BATCH)
@@ -263,13 +257,9 @@ def sums_in_gradients(worker, kind, reader):
         settings['lr_scheduler'] = ByGradient(net.out.weight)
     trainer = (Clipping if reader == 'class' else gluon.Trainer)(
         net.collect_params(), 'sgd', settings, kvstore=worker.store(), update_on_kvstore=False)
-    loss = gluon.loss.L2Loss()
-    ids, targets = batches()
     result = {}
-    for step in range(STEPS):
-        with autograd.record():
-            output = loss(net(worker.share(ids[step])), worker.share(targets[step]))
-        output.backward()
+    for step, batch in enumerate(zip(*batches())):
+        backward(worker, net, *batch)
         trainer.step(BATCH)
         result.update({'%d-%d' % (step, index): param.grad().asnumpy()
                        for index, param in enumerate(net.collect_params().values())})
@@ -287,17 +277,10 @@ def head(worker, kind, optimizer, **options):
     trainer = gluon.Trainer(net.collect_params(), optimizer, {
         'sgd': {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 0.1}, 'adam': {'learning_rate': 0.02}}[optimizer],
         kvstore=worker.store(**options), **options)
-    loss = gluon.loss.L2Loss()
-    ids, targets = batches()
-    mine = np.arange(BATCH) % worker.size == worker.rank
     result = {}
-    for step in range(STEPS):
-        using = mine & {0: True, 6: np.arange(BATCH) % 2 == 0, 7: np.arange(BATCH) == 5, 12: True}.get(step, False)
-        with autograd.record():
-            outputs = [loss(trunk(worker.share(ids[step])), worker.share(targets[step])).sum()]
-            if using.any():
-                outputs.append(loss(beside(mx.nd.array(ids[step][using])), mx.nd.array(targets[step][using])).sum())
-        autograd.backward(outputs)
+    for step, batch in enumerate(zip(*batches())):
+        using = {0: True, 6: np.arange(BATCH) % 2 == 0, 7: np.arange(BATCH) == 5, 12: True}.get(step, False)
+        backward_of_some(worker, batch, (trunk, True), (beside, using))
         # All gradients are fresh in the first step, so it does not need ignore_stale_grad.
         trainer.step(BATCH, ignore_stale_grad=step > 0)
         if step in (5, 8):
@@ -313,16 +296,9 @@ def stale_on_store(worker, kind):
     fill(both.collect_params())
     trainer = gluon.Trainer(both.collect_params(), 'sgd', {'learning_rate': 0.02, 'momentum': 0.5},
                             kvstore=worker.store(update_on_kvstore=True), update_on_kvstore=True)
-    loss = gluon.loss.L2Loss()
-    ids, targets = batches()
-    mine = np.arange(BATCH) % worker.size == worker.rank
-    for step in range(8):
-        using = mine & {0: True, 3: np.arange(BATCH) == 5, 5: True}.get(step, False)
-        with autograd.record():
-            outputs = [loss(left(worker.share(ids[step])), worker.share(targets[step])).sum()]
-            if using.any():
-                outputs.append(loss(right(mx.nd.array(ids[step][using])), mx.nd.array(targets[step][using])).sum())
-        autograd.backward(outputs)
+    for step, batch in zip(range(8), zip(*batches())):
+        using = {0: True, 3: np.arange(BATCH) == 5, 5: True}.get(step, False)
+        backward_of_some(worker, batch, (left, True), (right, using))
         trainer.step(BATCH)
     return weights(both)
 
@@ -399,14 +375,8 @@ for _kind, _optimizer in STATEFUL:
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--kvstore', default='hybrid')
-    parser.add_argument('--partitions', type=int)
-    parser.add_argument('--cases')
-    parser.add_argument('--directory')
-    arguments = parser.parse_args()
-    chosen = [case for case in CASES
-              if not arguments.cases or {case, case.split('/')[0]} & set(arguments.cases.split(','))]
+    arguments = parser_of(CASES).parse_args()
+    chosen = [case for case in CASES if {case, case.split('/')[0]} & set(arguments.cases)]
     worker = Worker(arguments.kvstore, arguments.partitions)
     if not worker.hybrid:  # MXNet alone loses all rows but those last pulled
         chosen = [case for case in chosen if case != 'one_parameter/weight']

@@ -26,7 +26,7 @@ from lab.reports import report
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding
-from train import BATCH, ROWS, Worker, batches, fill, fit, weights
+from train import BATCH, LOSS, ROWS, Worker, backward, batches, fill, fit, weights
 
 import mxhybrid
 
@@ -157,12 +157,8 @@ def pictures(worker):
 def mid_step(worker):
     """Processes between the exchange of gradients and the update."""
     net, trainer = make(worker, False, update_on_kvstore=False)
-    loss = gluon.loss.L2Loss()
-    ids, targets = batches()
-    for step in range(STEPS):
-        with autograd.record():
-            output = loss(net(worker.share(ids[step])), worker.share(targets[step]))
-        output.backward()
+    for batch in list(zip(*batches()))[:STEPS]:
+        backward(worker, net, *batch)
         subprocess.run(['true'], check=True, timeout=LIMIT_S)
         trainer.allreduce_grads()
         _process('fork')
@@ -189,7 +185,6 @@ def loaders(worker):
     """MXNet's data loader, and a process that feeds a queue as PyTorch's does, both started in the middle."""
     net, trainer = make(worker)
     fit(worker, net, trainer, steps=3)
-    loss = gluon.loss.L2Loss()
     ids, targets = batches(6)
     size = BATCH // worker.size
     mine = [np.concatenate([batch[worker.rank::worker.size] for batch in all_of][:4]) for all_of in (ids, targets)]
@@ -201,7 +196,7 @@ def loaders(worker):
         start()
         for _, (x, y) in zip(range(4), source):
             with autograd.record():
-                output = loss(net(mx.nd.array(x)), mx.nd.array(y))
+                output = LOSS(net(mx.nd.array(x)), mx.nd.array(y))
             output.backward()
             trainer.step(BATCH)
     feeder.join(LIMIT_S)

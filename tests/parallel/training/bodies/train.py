@@ -13,8 +13,10 @@ from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid
+from tests.helpers.outcomes import problem_of
 
 ROWS, BATCH, STEPS = 40, 12, 20
+LOSS = gluon.loss.L2Loss()
 
 OPTIMIZERS = {
     'sgd': {'learning_rate': 0.5}, 'sgd-momentum': {'learning_rate': 0.3, 'momentum': 0.9, 'wd': 0.01},
@@ -112,39 +114,58 @@ def weights(net):
             for index, param in enumerate(net.collect_params().values())}
 
 
+def backward(worker, net, ids, targets):
+    """A forward and a backward pass over this worker's share of a joint batch."""
+    with autograd.record():
+        loss = LOSS(net(worker.share(ids)), worker.share(targets))
+    loss.backward()
+
+
+def backward_of_some(worker, batch, *branches):
+    """A pass through several nets, each over those of its samples of a joint batch that are this worker's."""
+    mine, losses = np.arange(BATCH) % worker.size == worker.rank, []
+    with autograd.record():
+        for net, samples in branches:
+            if (mine & samples).any():
+                ids, targets = (mx.nd.array(array[mine & samples]) for array in batch)
+                losses.append(LOSS(net(ids), targets).sum())
+    autograd.backward(losses)
+
+
 def fit(worker, net, trainer, seed=5, steps=STEPS, before=None):
     """Make `steps` steps; ``before(step, trainer)`` may meddle."""
-    loss = gluon.loss.L2Loss()
-    ids, targets = batches(seed)
-    for step in range(steps):
+    for step, batch in zip(range(steps), zip(*batches(seed))):
         if before is not None:
             before(step, trainer)
-        with autograd.record():
-            output = loss(net(worker.share(ids[step])), worker.share(targets[step]))
-        output.backward()
+        backward(worker, net, *batch)
         trainer.step(BATCH)
     return weights(net)
 
 
-def embedding(worker, kind, optimizer, widths=(4,), **options):
-    """Train a model with tables of one kind."""
+def trainer_of(worker, net, optimizer, extra=None, store=None, **options):
+    """A Trainer with one of the OPTIMIZERS, and `extra` settings of it."""
+    return gluon.Trainer(net.collect_params(), optimizer.split('-')[0], dict(OPTIMIZERS[optimizer], **extra or {}),
+                         kvstore=store or worker.store(**options), **options)
+
+
+def make(worker, kind, optimizer='sgd-momentum', widths=(4, 3), hybridize=None, **options):
+    """A filled model and its Trainer."""
     net = Model(kind, widths, use_bias=optimizer != 'groupadagrad')  # which takes matrices only
     fill(net.collect_params())
-    if options.pop('hybridize', False):
-        net.tables.hybridize(**options.pop('static', {}))
-    name = optimizer.split('-')[0]
-    trainer = gluon.Trainer(net.collect_params(), name, dict(OPTIMIZERS[optimizer], **options.pop('extra', {})),
-                            kvstore=worker.store(**options), **options)
-    return fit(worker, net, trainer)
+    if hybridize is not None:
+        net.tables.hybridize(**hybridize)
+    return net, trainer_of(worker, net, optimizer, **options)
+
+
+def embedding(worker, kind, optimizer, widths=(4,), **options):
+    """Train a model with tables of one kind."""
+    return fit(worker, *make(worker, kind, optimizer, widths, **options))
 
 
 def changing(worker, optimizer):
     """Train a table and a layer with multipliers; settings change in mid-run, momentum goes and returns."""
-    net = Model('weight')
-    fill(net.collect_params())
+    net, trainer = make(worker, 'weight', optimizer, (4,))
     net.tables[0].weight.lr_mult, net.tables[0].weight.wd_mult = 0.5, 2.0
-    trainer = gluon.Trainer(net.collect_params(), optimizer.split('-')[0], dict(OPTIMIZERS[optimizer]),
-                            kvstore=worker.store())
 
     def before(step, trainer):
         settings = {4: {'clip_gradient': 0.1}, 6: {'momentum': 0.0}, 9: {'wd': 0.05}, 12: {'momentum': 0.8},
@@ -162,19 +183,12 @@ def refused(worker, name, good, bad):
     net = Model('weight')
     fill(net.collect_params())
     trainer = gluon.Trainer(net.collect_params(), name, {'learning_rate': 0.1}, kvstore=worker.store())
-    loss, (ids, targets) = gluon.loss.L2Loss(), batches()
-    for step in range(STEPS):
-        with autograd.record():
-            output = loss(net(worker.share(ids[step])), worker.share(targets[step]))
-        output.backward()
+    for step, batch in enumerate(zip(*batches())):
+        backward(worker, net, *batch)
         if step in (5, 9) and worker.size > 1:
             trainer._optimizer.__dict__.update(bad)
-            try:
-                trainer.step(BATCH)
-            except mxhybrid.InputError as error:
-                assert all(word in str(error) for word in ['embedding0_weight', repr(name), *bad]), error
-            else:
-                raise AssertionError('%s of %s was accepted' % (bad, name))
+            problem = problem_of(lambda: trainer.step(BATCH), ['embedding0_weight', repr(name), *bad])
+            assert not problem, problem
             trainer._optimizer.__dict__.update(good)
         trainer.step(BATCH)
     return weights(net)
@@ -185,9 +199,7 @@ def dense(worker, optimizer='adam', **options):
     net = nn.HybridSequential()
     net.add(nn.Dense(8, activation='tanh'), nn.Dense(2))
     net.initialize(mx.init.Constant(0.1))
-    trainer = gluon.Trainer(net.collect_params(), optimizer.split('-')[0], dict(OPTIMIZERS[optimizer]),
-                            kvstore=worker.store(**options), **options)
-    return fit(worker, net, trainer)
+    return fit(worker, net, trainer_of(worker, net, optimizer, **options))
 
 
 def contexts(worker, kind, **options):
@@ -199,14 +211,10 @@ def contexts(worker, kind, **options):
     fill(net.collect_params())
     trainer = gluon.Trainer(net.collect_params(), 'adagrad', {'learning_rate': 0.1},
                             kvstore=worker.store(**options), **options)
-    loss = gluon.loss.L2Loss()
-    ids, targets = batches()
-    for step in range(STEPS):
-        x, y = worker.share(ids[step]), worker.share(targets[step])
-        xs, ys = gluon.utils.split_and_load(x, devices, even_split=False), gluon.utils.split_and_load(
-            y, devices, even_split=False)
+    for batch in zip(*batches()):
+        parts = [gluon.utils.split_and_load(worker.share(array), devices, even_split=False) for array in batch]
         with autograd.record():
-            losses = [loss(net(a), b) for a, b in zip(xs, ys)]
+            losses = [LOSS(net(ids), targets) for ids, targets in zip(*parts)]
         autograd.backward(losses)
         trainer.step(BATCH)
     return weights(net)
@@ -299,15 +307,11 @@ def accumulate(worker, update_on_kvstore):
         param.grad_req = 'add'
     trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.02}, update_on_kvstore=update_on_kvstore,
                             kvstore=worker.store(update_on_kvstore=update_on_kvstore))
-    loss = gluon.loss.L2Loss()
-    ids, targets = batches()
-    for step in range(0, STEPS, 2):
-        for part in (step, step + 1):
-            with autograd.record():
-                output = loss(net(worker.share(ids[part])), worker.share(targets[part]))
-            output.backward()
-        trainer.step(2 * BATCH)
-        net.collect_params().zero_grad()
+    for step, batch in enumerate(zip(*batches())):
+        backward(worker, net, *batch)
+        if step % 2:
+            trainer.step(2 * BATCH)
+            net.collect_params().zero_grad()
     return weights(net)
 
 
@@ -320,19 +324,10 @@ def stale(worker, kind):
     # An update on a store of MXNet's would apply stale gradients again.
     options = {} if kind == 'weight' else {'update_on_kvstore': False}
     trainer = gluon.Trainer(both.collect_params(), 'adagrad', {'learning_rate': 0.1}, kvstore=worker.store(), **options)
-    loss = gluon.loss.L2Loss()
-    ids, targets = batches()
-    for step in range(STEPS):
+    for step, batch in enumerate(zip(*batches())):
         # Sample i of the joint batch belongs to worker i % size, so choose by sample: half the workers go right.
         goes_right = (np.arange(BATCH) % 2 == 0) & (step % 3 > 0)
-        outputs = []
-        with autograd.record():
-            for net, rows in ((left, ~goes_right), (right, goes_right)):
-                mine = np.arange(BATCH) % worker.size == worker.rank
-                if (mine & rows).any():
-                    outputs.append(loss(net(mx.nd.array(ids[step][mine & rows])),
-                                        mx.nd.array(targets[step][mine & rows])).sum())
-        autograd.backward(outputs)
+        backward_of_some(worker, batch, (left, ~goes_right), (right, goes_right))
         trainer.step(BATCH, ignore_stale_grad=True)
     return weights(both)
 
@@ -344,13 +339,10 @@ def trainers(worker):
     for net, name in zip(nets, ('adagrad', 'adam')):
         fill(net.collect_params())
         trainer_list.append(gluon.Trainer(net.collect_params(), name, {'learning_rate': 0.05}, kvstore=worker.store()))
-    loss = gluon.loss.L2Loss()
     for step in range(STEPS):
         for seed, (net, trainer) in enumerate(zip(nets, trainer_list)):
             ids, targets = batches(seed)
-            with autograd.record():
-                output = loss(net(worker.share(ids[step])), worker.share(targets[step]))
-            output.backward()
+            backward(worker, net, ids[step], targets[step])
             trainer.step(BATCH)
     return {'%d-%s' % (index, name): value for index, net in enumerate(nets) for name, value in weights(net).items()}
 
@@ -367,15 +359,14 @@ CASES = {
     'add': lambda w: accumulate(w, False),
     'add-on-store': lambda w: accumulate(w, True),
     'widths': lambda w: embedding(w, 'weight', 'adagrad', (1, 5, 16)),
-    'gradient-hybrid': lambda w: embedding(w, 'gradient', 'adagrad', hybridize=True),
-    'gradient-static': lambda w: embedding(w, 'gradient', 'adagrad', hybridize=True,
-                                           static={'static_alloc': True, 'static_shape': True}),
+    'gradient-hybrid': lambda w: embedding(w, 'gradient', 'adagrad', hybridize={}),
+    'gradient-static': lambda w: embedding(w, 'gradient', 'adagrad',
+                                           hybridize={'static_alloc': True, 'static_shape': True}),
     'gradient-on-store': lambda w: embedding(w, 'gradient', 'adam', update_on_kvstore=True),
     'changing-nag': lambda w: changing(w, 'nag-wd'), 'changing-sgd': lambda w: changing(w, 'sgd-momentum'),
     'refused-nag': lambda w: refused(w, 'nag', {'momentum': 0.0}, {'momentum': 0.9}),
     'refused-rmsprop': lambda w: refused(w, 'rmsprop', {'centered': False}, {'centered': True}),
     'refused-adagrad': lambda w: refused(w, 'adagrad', {'wd': 0.0}, {'wd': 0.1}),
-    'gradient-lamb': lambda w: embedding(w, 'gradient', 'lamb', extra={}),
 }
 OPTIMIZERS['lamb'] = {'learning_rate': 0.01}
 for _name in OPTIMIZERS:
@@ -384,15 +375,22 @@ for _name in OPTIMIZERS:
     CASES['gradient-' + _name] = lambda w, _name=_name: embedding(w, 'gradient', _name)
 
 
-def main():
+def parser_of(cases):
+    """A parser for what all bodies with cases take."""
     parser = argparse.ArgumentParser()
     parser.add_argument('--kvstore', default='hybrid')
     parser.add_argument('--partitions', type=int)
-    parser.add_argument('--cases', default=','.join(CASES))
+    parser.add_argument('--cases', type=lambda text: text.split(','), default=list(cases))
+    parser.add_argument('--directory', default='.')
+    return parser
+
+
+def main():
+    parser = parser_of(CASES)
     parser.add_argument('--device', choices=['cpu', 'cpu_pinned', 'gpu'], default='cpu')
     arguments = parser.parse_args()
     worker = Worker(arguments.kvstore, arguments.partitions, arguments.device)
-    cases = arguments.cases.split(',')
+    cases = arguments.cases
     if not worker.hybrid:  # MXNet alone applies stale gradients again where the store updates
         cases = [case for case in cases if case != 'stale-weight']
     for case in cases:

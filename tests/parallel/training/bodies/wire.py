@@ -14,6 +14,7 @@ from lab.reports import report
 
 import mxhybrid
 from mxhybrid.native.arrays import make_row_sparse, row_sparse_parts
+from tests.helpers.outcomes import error_of
 
 SHAPE, STEPS = (23, 6), 12
 
@@ -222,20 +223,14 @@ def warn(worker):
 
 def problems(worker):
     """Return errors: another setting for a later store, other types on the servers, another cut."""
-    errors = []
     kv = mxhybrid.create(**worker.keywords)
     kv.init(97, mx.nd.zeros(SHAPE, dtype='float64'))
     kv.init(98, mx.nd.sparse.zeros('row_sparse', SHAPE))
-    for call in (mxhybrid.create, lambda: mxhybrid.create(wire_dtype='bfloat16'),
-                 lambda: kv.init(95, mx.nd.sparse.zeros('row_sparse', SHAPE, dtype='float64')),
-                 lambda: kv.init(96, mx.nd.sparse.zeros('row_sparse', SHAPE, dtype='float16')),
-                 lambda: kv.push(97, mx.nd.sparse.zeros('row_sparse', SHAPE, dtype='float64')),
-                 lambda: kv.repartition(98, 5)):
-        try:
-            call()
-        except mxhybrid.HybridError as error:
-            errors.append(str(error))
-    return errors
+    return [error_of(mxhybrid.create), error_of(mxhybrid.create, wire_dtype='bfloat16'),
+            error_of(kv.init, 95, mx.nd.sparse.zeros('row_sparse', SHAPE, dtype='float64')),
+            error_of(kv.init, 96, mx.nd.sparse.zeros('row_sparse', SHAPE, dtype='float16')),
+            error_of(kv.push, 97, mx.nd.sparse.zeros('row_sparse', SHAPE, dtype='float64')),
+            error_of(kv.repartition, 98, 5)]
 
 
 def main():
