@@ -1,5 +1,5 @@
 """The model of a network for a micro-batch of a pipeline: its operators, and the transfers of inputs and outputs."""
-from typing import AbstractSet, Any, Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Tuple
+from typing import AbstractSet, Any, Callable, Dict, FrozenSet, List, Mapping, NamedTuple
 
 from ...parallel.ops.graph import Entry
 from ...parallel.ops.rule import with_range
@@ -60,10 +60,6 @@ class MicroBatchModel:
         dataflow.consumers = {entry: readers for entry, readers in consumers.items() if readers}
         dataflow.entries = sorted(dataflow.consumers)
         self.dataflow, self.model = dataflow, make_model(dataflow)
-
-    def readers(self, entry: Entry) -> List[Tuple[int, int]]:
-        """Return the operators that read an input of the network, each with the index of its input."""
-        return self._readers[entry]
 
     def input_tasks(self, entry: Entry, micro_batch: int, splits: Mapping[int, Split]) -> TaskSubgraph:
         """Return the tasks that move a micro-batch of an input to the ranks that read it."""

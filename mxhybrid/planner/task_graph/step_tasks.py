@@ -103,11 +103,6 @@ class StepTasks(GradientBuckets):
         self.propose(splits, {name: model.weights.table_plan(name, tables or {}) for name in self._dataflow.trained
                               if name in self._dataflow.tables})
 
-    @property
-    def splits(self) -> Dict[int, Split]:
-        """The splits of operators, by number."""
-        return {number: operator.split for number, operator in self._operators.items()}
-
     def key(self, kind: str, item: Any, step: int) -> int:
         """Return the key of a block; keys ascend in the order in which the script asks for blocks."""
         return self.keys[kind, item] + step * len(self.keys)
