@@ -56,6 +56,12 @@ def interned_boxes(memo: Memo, ranks: np.ndarray, boxes: np.ndarray) -> RankBoxe
     return memo.once(('boxes', ranks.tobytes(), boxes.shape, boxes.tobytes()), RankBoxes, ranks, boxes)
 
 
+def boxes_by_rank(memo: Memo, boxes: Dict[int, Box]) -> RankBoxes:
+    """Return boxes of ranks as :func:`interned_boxes` does."""
+    made = RankBoxes.from_boxes(boxes)
+    return interned_boxes(memo, made.ranks, made.boxes)
+
+
 def box_array(boxes: Sequence[Box]) -> np.ndarray:
     """Return boxes as an array of shape (boxes, dimensions, 2)."""
     dimensions, flatten = len(boxes[0]) if boxes else 0, itertools.chain.from_iterable

@@ -272,10 +272,6 @@ class StepTasks(GradientBuckets):
                 for block in [('weight', name)] + [('forward', reader.number)
                                                    for reader in self._dataflow.readers[name]]]
 
-    def _bucket_name(self, name: str) -> str:
-        """Return the name of the block in which the gradient of a weight is summed."""
-        return self._buckets[name][0] if name in self._buckets else name
-
     # -- specifications of blocks ----------------------------------------------------------------------------------
 
     def _readers(self, name: str) -> List[SplitOperator]:
@@ -367,7 +363,7 @@ class StepTasks(GradientBuckets):
         return BlockSpec(subgraph, waits, [list(redistribution_of.values()) for _, redistribution_of in flows])
 
     def _weight_block(self, name: str, step: int) -> BlockSpec:
-        names = self._buckets.get(name, (name,))
+        names = self.summed_with(name)
         if names[0] != name:
             return BlockSpec(None)
         weights = self._model.weights
