@@ -1,7 +1,7 @@
 """The network without a plan, as a user trains it: each worker computes all of it for its own samples, and the store
 sums the gradients.
 """
-from typing import AbstractSet, Any, Dict, FrozenSet, List, NamedTuple
+from typing import AbstractSet, Dict, NamedTuple
 
 from ..parallel.ops.dimension_names import Dimensions
 from ..parallel.ops.graph import Entry, Graph
@@ -11,15 +11,7 @@ from ..parallel.runtime.input_shards import InputShards
 from ..parallel.runtime.joint_work import joint_operators, whole_outputs
 from ..parallel.sharding.box import Box, full, shape_of, size_of
 from ..parallel.sharding.split import Split, whole_on
-from .task_graph.dataflow import Dataflow
-
-
-class _OwnArrays(NamedTuple):
-    """Inputs and outputs of a network that every rank has for itself, in place of :class:`InputShards`."""
-
-    inputs: Dict[Entry, Dict[int, Box]]
-    outputs: Dict[Entry, List[Dict[int, Box]]]
-    gradient_inputs: FrozenSet[str] = frozenset()
+from .task_graph.dataflow import ArrayBoxes, Dataflow
 
 
 class PlainNetwork(NamedTuple):
@@ -40,8 +32,8 @@ def plain_network(network: TracedNetwork, shares: InputShards, ranks: int, froze
 
     def on_all(entry: Entry) -> Dict[int, Box]:
         return dict.fromkeys(range(ranks), full(graph.shapes[entry]))
-    own_arrays: Any = _OwnArrays({(numbers[name], 0): on_all((numbers[name], 0)) for name in data},
-                                 {entry: [on_all(entry)] for entry in graph.heads})
+    own_arrays = ArrayBoxes({(numbers[name], 0): on_all((numbers[name], 0)) for name in data},
+                            {entry: [on_all(entry)] for entry in graph.heads})
     splits = {operator.number: whole_on(len(graph.shape(operator)), range(ranks)) for operator in graph.computing}
     return PlainNetwork(graph, Dataflow(graph, Dimensions(graph, network.axes), own_arrays, frozen, True),
                         splits)

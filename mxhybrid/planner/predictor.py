@@ -89,7 +89,6 @@ class Predictor:
             profiles.kernel_times())
         machine = self._machine = Machine(cluster, self._core_speed)
         self._micro_batch_models: Dict[Tuple[int, bool], MicroBatchModel] = {}
-        self._blocked = ProfileKeys(self.graph, collectives(), frozen=frozen).blocked_outputs()
         self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._times(self.graph, measure),
                                                         self._arrays, self.dynamic_tables)
         self.model = self._new_model(True)
@@ -145,8 +144,9 @@ class Predictor:
         missing = self._profiles.measure(self.graph, [(operator, output_shard) for (_, output_shard), operator
                                                       in shards.items()], frozen=self._frozen, needed=needed)
         if self.cluster.ranks > 1:
+            blocked = ProfileKeys(self.graph, collectives(), frozen=self._frozen).blocked_outputs()
             for number, output_shard in needed:
-                if number in self._blocked:
+                if number in blocked:
                     self._profiles.conversion_seconds(shape_of(output_shard.box))
             self._profiles.save()
         return missing
@@ -215,8 +215,7 @@ class Predictor:
             prediction = Prediction(self.model, resolved.splits, self.tables(plan),
                                     self._program_scale(self.model, resolved.splits))
         else:
-            prediction = Prediction.of_pipeline(self._micro_batch(plan.micro_batches, True), resolved.stages,
-                                                resolved.splits)
+            prediction = self._predicted_pipeline(plan, True)
         self._profiles.save()
         return prediction
 

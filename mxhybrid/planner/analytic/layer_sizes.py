@@ -8,9 +8,6 @@ from ...base.errors import InputError
 from ...parallel.ops.graph import Graph, Operator
 from ...parallel.ops.registry import rule_of
 
-#: Kinds of layers.  ``other`` has weights that are summed over all ranks, and can only be split by samples.
-LAYER_KINDS = ('convolution', 'dense', 'other')
-
 #: Other parameters with less than this share of all weights are taken together.
 _SMALL_PART = 0.01
 
@@ -20,7 +17,7 @@ class LayerSizes:
     """The sizes of a layer with weights."""
 
     name: str
-    #: One of :data:`LAYER_KINDS`.
+    #: 'convolution', 'dense', or 'other': weights that are summed over all ranks, and can only be split by samples.
     kind: str
     #: Trained values, the bias included; 0 if there are none, or if an earlier layer has the same ones.
     weights: int

@@ -24,7 +24,7 @@ from .cpu_meter import CacheEviction, CpuMeter, Measurement, TimeBudget
 from .host_resources import core_share, hosts_of, local_resources
 from .redistribution_benchmark import RedistributionBenchmark
 from .redistribution_workload import GroupSums, all_to_all, shifted
-from .table_benchmark import ROW_BYTES, TABLE_ROWS, TableRows, TableSums, partitions_to_try
+from .table_benchmark import ROW_BYTES, TABLE_ROWS, TableRows, TableSums
 from .trainer_benchmark import DenseWeights, ScriptSteps, TrainerSteps
 
 logger = get_logger(__name__)
@@ -163,7 +163,7 @@ class Calibration:
         has_hidden_quota = any(local['hidden'] for local in resources)
         self._meter.barrier()
         shares = self._meter.allgather(core_share()) if has_hidden_quota else [1.0] * len(resources)
-        return hosts_of(topology.memory_domains, topology.hosts, resources, [1.0] * len(resources), shares), resources
+        return hosts_of(topology.memory_domains, topology.hosts, resources, shares), resources
 
     def _log_speeds(self, hosts: Sequence[Host]) -> None:
         for host in hosts:
@@ -345,7 +345,7 @@ class Calibration:
     def _measure_rows(self) -> Dict[str, TransferCost]:
         ranks = self._job.num_workers
         most = min(MOST_ROWS, TABLE_ROWS // ranks, max(256, int(self._limit * REDISTRIBUTION_S / ROW_BYTES)))
-        counts, all_partitions = (8, most // 8, most), partitions_to_try(self._job.num_servers)
+        counts, all_partitions = (8, most // 8, most), [self._job.num_servers, 4 * self._job.num_servers]
         self._begin('rows', len(all_partitions) * (1 + 2 * len(counts)))
         pushes, pushes_and_pulls, eviction = [], [], CacheEviction()
         waits: List[float] = []

@@ -88,7 +88,7 @@ def _words(folder: str, name: str) -> List[str]:
 
 
 def hosts_of(places: Sequence[str], names: Sequence[str], resources: Sequence[Dict[str, Any]],
-             speeds: Sequence[float], shares: Sequence[float]) -> List[Host]:
+             shares: Sequence[float]) -> List[Host]:
     """Return the hosts of a job from the findings of its ranks.
 
     Hosts that are one machine, as emulated ones are, get equal shares of each processor that several of them may use,
@@ -96,7 +96,6 @@ def hosts_of(places: Sequence[str], names: Sequence[str], resources: Sequence[Di
 
     - `places`, `names`: by rank: the host that it is on, and the name of this host.
     - `resources`: by rank, what :func:`local_resources` returns.
-    - `speeds`: by rank.
     - `shares`: by rank: the share of a core that it gets while all ranks compute.  It counts where quotas are hidden.
 
     Raises InputError if workers are not numbered host by host.
@@ -126,6 +125,5 @@ def hosts_of(places: Sequence[str], names: Sequence[str], resources: Sequence[Di
                 received < _HIDDEN_QUOTA_SHARE * min(cores, len(ranks)):
             cores, burst = received, 0.0
         memory = min(resources[rank]['memory'] for rank in ranks) // list(boots.values()).count(boots[host])
-        speed = sum(speeds[rank] for rank in ranks) / len(ranks)
-        hosts.append(Host(names[ranks[0]], len(ranks), cores, burst, speed, memory))
+        hosts.append(Host(names[ranks[0]], len(ranks), cores, burst, memory_bytes=memory))
     return hosts

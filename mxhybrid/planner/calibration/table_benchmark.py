@@ -1,5 +1,5 @@
 """Pushes, pulls and sums of rows of tables, by servers and by allreduce."""
-from typing import Any, List
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -80,8 +80,3 @@ def own_ids(job: Job, rows: int, count: int) -> Any:
     """Return `count` row ids, or fewer if there are not enough, that no other worker has, spread over a table."""
     own = np.arange(job.rank, rows, job.num_workers)
     return np.sort(np.random.RandomState(job.rank).choice(own, min(count, len(own)), replace=False)).astype(np.int64)
-
-
-def partitions_to_try(servers: int) -> List[int]:
-    """Return the partition counts whose cost is measured."""
-    return [servers, 4 * servers]

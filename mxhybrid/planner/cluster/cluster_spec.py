@@ -8,12 +8,10 @@ import hashlib
 import json
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ...base import json_text, log
+from ...base import json_text
 from ...base.errors import InputError
 from ...base.files import write_atomically
 from ..simulator.resource_groups import TokenBucket
-
-logger = log.get_logger(__name__)
 
 FORMAT = 'mxhybrid.cluster 1'
 
@@ -145,14 +143,6 @@ class Cluster:
         """The bytes that every rank may use: the smallest share of a host's memory; None if no memory is known."""
         return min((host.memory_bytes / host.ranks for host in self.hosts if host.memory_bytes is not None),
                    default=None)
-
-    def host_of(self, rank: int) -> int:
-        """Return the number of a rank's host."""
-        for number, host in enumerate(self.hosts):
-            if rank < host.ranks:
-                return number
-            rank -= host.ranks
-        raise IndexError(rank)
 
     def digest(self) -> str:
         """Return a short hash that tells clusters apart."""

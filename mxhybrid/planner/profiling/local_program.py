@@ -165,19 +165,3 @@ def _value_sources(graph: Graph, number: int) -> Set[int]:
     whole = OutputShard(full(graph.shape(operator)))
     boxes = rule_of(operator).shard(graph, operator, whole).inputs if operator.op != 'null' else []
     return {source for (source, _), box in zip(operator.inputs, boxes) if box is not None}
-
-
-def operators_with_gradients(graph: Graph, gradient_inputs: Any = (), frozen: Any = ()) -> Set[int]:
-    """Return the numbers of operators, data and weights that receive gradients."""
-    with_gradients: Set[int] = set()
-    for operator in graph.operators:
-        index_position = indices(operator)
-        if operator.op == 'null':
-            is_trained = graph.is_parameter(operator.number) and operator.name not in graph.auxiliary and \
-                operator.name not in frozen
-            if operator.name in gradient_inputs or is_trained:
-                with_gradients.add(operator.number)
-        elif any(source in with_gradients for position, (source, _) in enumerate(operator.inputs)
-                 if position != index_position):
-            with_gradients.add(operator.number)
-    return with_gradients

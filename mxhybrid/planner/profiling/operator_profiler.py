@@ -17,7 +17,6 @@ from ...base.text import size_text
 from ...parallel.ops.graph import Graph, Operator
 from ...parallel.ops.registry import collectives, rule_of
 from ...parallel.ops.rule import OperatorShard
-from ...parallel.runtime.input_shards import InputShards
 from ...parallel.runtime.network_shards import NetworkShards
 from ...parallel.runtime.rank_program import ProgramSpec
 from ...parallel.sharding.split import OutputShard
@@ -215,10 +214,10 @@ class OperatorProfiler:
 
     # -- programs --------------------------------------------------------------------------------------------------
 
-    def program_seconds(self, parts: NetworkShards, rank: int, shares: InputShards, frozen: Any = (),
+    def program_seconds(self, parts: NetworkShards, rank: int, shares: Any, frozen: Any = (),
                         blocked: Container[int] = ()) -> Optional[PassSeconds]:
         """Return the time of a rank's whole program without its redistributions and without the overhead of a call; see
-        :func:`.local_program.local_program`.
+        :func:`.local_program.local_program`.  `shares` has the boxes of inputs and outputs, as InputShards.
 
         Returns None if the time is not known and this object only estimates, or if the program cannot be timed, which a
         warning says.

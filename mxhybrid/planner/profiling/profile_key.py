@@ -9,11 +9,12 @@ import mxnet as mx
 import numpy as np
 
 from ...parallel.ops.graph import Graph, Operator, geometry_of
+from ...parallel.ops.learning import learning_operators
 from ...parallel.ops.registry import collective_of, indices, rule_of
 from ...parallel.ops.rule import OperatorShard
 from ...parallel.sharding.box import shape_of
 from ...parallel.sharding.split import OutputShard
-from .local_program import LocalProgram, ProgramInput, can_be_blocked, operators_with_gradients
+from .local_program import LocalProgram, ProgramInput, can_be_blocked
 from .roofline import COLLECTIVE
 from .single_operator import (
     blocked_operators,
@@ -38,7 +39,7 @@ class ProfileKeys:
 
     def __init__(self, graph: Graph, collectives: Mapping[str, Any], gradient_inputs: Any = (), frozen: Any = ()):
         self._graph, self._collectives = graph, dict(collectives)
-        self._with_gradients = operators_with_gradients(graph, gradient_inputs, frozen)
+        self._with_gradients = learning_operators(graph, frozen, gradient_inputs)
         self._blocked = blocked_operators(graph)
         self._fixed: Dict[int, Any] = {}
         #: The number of gradients that come back to each output; several of them are summed.

@@ -202,8 +202,7 @@ class _ChainRunner:
     def __init__(self, record: SearchRecord, name: str, start: Assignment, source: random.Random,
                  watcher: Optional[Watcher]):
         self._record, self._problem = record, record.problem
-        self._name, self._start = name, start
-        self._random, self._watcher = source, watcher
+        self._name, self._random, self._watcher = name, source, watcher
         operators = range(self._problem.operators)
         if len(start) != len(operators):
             raise InputError('start %s: it has %d choices for %d operators: give a choice for each operator'

@@ -153,7 +153,7 @@ def native_backend(path: str = '') -> SimulatorBackend:
 
 
 #: The version that ``planner_version()`` of ``src/event_loop.cc`` has to return.
-_VERSION = 10
+_VERSION = 11
 _REMEDY = 'install g++, then reinstall mxhybrid with pip install --force-reinstall --no-deps'
 
 

@@ -1,11 +1,12 @@
 """The data flow of a network before any split: which operators read an output, a weight, or a gradient."""
-from typing import Any, Dict, Iterable, List, NamedTuple, Set, Tuple
+from typing import AbstractSet, Any, Dict, List, Mapping, NamedTuple, Set, Tuple, Union
 
 from ...parallel.ops.dimension_names import Dimensions
 from ...parallel.ops.graph import Entry, Graph, Operator
-from ...parallel.ops.learning import entries_with_gradients
-from ...parallel.ops.registry import indices, is_elementwise
+from ...parallel.ops.learning import entries_with_gradients, leads_to, learning_operators
+from ...parallel.ops.registry import is_elementwise
 from ...parallel.runtime.input_shards import InputShards
+from ...parallel.sharding.box import Box
 
 #: The number of the script as a reader: it gives the data and takes the outputs of the network.
 SCRIPT = -1
@@ -22,9 +23,17 @@ class WeightReader(NamedTuple):
     is_direct: bool
 
 
+class ArrayBoxes(NamedTuple):
+    """The boxes of inputs and outputs by rank, as :class:`InputShards` has them; by default there are none."""
+
+    inputs: Mapping[Entry, Dict[int, Box]] = {}
+    outputs: Mapping[Entry, List[Dict[int, Box]]] = {}
+
+
 class Dataflow:
     """The data flow of a network that is trained.
 
+    - `shares`: the boxes of data and outputs that ranks give and return.
     - `parameters`: whole shapes, by name.
     - `computing`: the operators that compute, in order.
     - `consumers`: by output of an operator, or data: the numbers of its readers, each with the index of its input;
@@ -43,8 +52,8 @@ class Dataflow:
     - `keys`: by kind and object of a block of tasks: its number within a step.
     """
 
-    def __init__(self, graph: Graph, dimensions: Dimensions, shares: InputShards, frozen: Iterable[str] = (),
-                 own_outputs: bool = False):
+    def __init__(self, graph: Graph, dimensions: Dimensions, shares: Union[InputShards, ArrayBoxes],
+                 frozen: AbstractSet[str], own_outputs: bool = False):
         self.graph, self.dimensions, self.shares, self.own_outputs = graph, dimensions, shares, own_outputs
         self.parameters = graph.parameters
         self.computing = [operator.number for operator in graph.computing]
@@ -63,7 +72,7 @@ class Dataflow:
                 if source in graph.fixed:
                     for name, is_direct in self._parameters_below(graph.operators[source], True).items():
                         self.readers[name].append(WeightReader(operator.number, input_index, is_direct))
-        self._trace_gradients(set(frozen))
+        self._trace_gradients(frozen)
         self.tables = {graph.operators[number].name for number in graph.tables}
         self.keys = self._number_blocks()
 
@@ -78,28 +87,15 @@ class Dataflow:
             below.update(self._parameters_below(self.graph.operators[source], is_direct and is_elementwise(operator)))
         return below
 
-    def _trace_gradients(self, frozen: Set[str]) -> None:
+    def _trace_gradients(self, frozen: AbstractSet[str]) -> None:
         graph = self.graph
         self.with_gradients = entries_with_gradients(graph)
+        self.learning = learning_operators(graph, frozen, ())
         self.flowing: Set[int] = set()
-        self.learning: Set[int] = set()
-        trained: Set[str] = set()
         for operator in graph.operators:
-            if operator.op == 'null':
-                if graph.is_parameter(operator.number):
-                    self.flowing.add(operator.number)
-                    if operator.name not in frozen and operator.name not in graph.auxiliary:
-                        self.learning.add(operator.number)
-                        trained.add(operator.name)
-                elif operator.name in self.shares.gradient_inputs:
-                    self.flowing.add(operator.number)
-                    self.learning.add(operator.number)
-                continue
-            index_input = indices(operator)
-            for reached in (self.flowing, self.learning):
-                if any(source in reached for input_index, (source, _) in enumerate(operator.inputs)
-                       if input_index != index_input):
-                    reached.add(operator.number)
+            if graph.is_parameter(operator.number) or leads_to(operator, self.flowing):
+                self.flowing.add(operator.number)
+        trained = {graph.operators[number].name for number in self.learning if graph.is_parameter(number)}
         self.deepest = [number for number in self.computing if number in self.learning and not any(
             source in self.learning and graph.operators[source].op != 'null' and source not in graph.fixed
             for source, _ in graph.operators[number].inputs)]

@@ -32,6 +32,10 @@ class GradientBuckets:
         """Return the weights whose gradients are summed together with that of a weight, itself included."""
         return self._buckets.get(name, (name,))
 
+    def _bucket_name(self, name: str) -> str:
+        """Return the name of the block in which the gradient of a weight is summed."""
+        return self.summed_with(name)[0]
+
     def label_of(self, name: str) -> str:
         """Return the name of a weight, or of all that are summed together with it, for reports."""
         names = self.summed_with(name)

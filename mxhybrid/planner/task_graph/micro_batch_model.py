@@ -1,5 +1,5 @@
 """The model of a network for a micro-batch of a pipeline: its operators, and the transfers of inputs and outputs."""
-from typing import AbstractSet, Any, Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Tuple
+from typing import AbstractSet, Callable, Dict, List, Mapping
 
 from ...parallel.ops.graph import Entry
 from ...parallel.ops.rule import with_range
@@ -9,23 +9,13 @@ from ...parallel.runtime.micro_batches import micro_batch_of, samples_within
 from ...parallel.sharding.box import Box, bounding_box, full
 from ...parallel.sharding.layout import owners
 from ...parallel.sharding.split import Split
-from .dataflow import SCRIPT, Dataflow
+from .dataflow import SCRIPT, ArrayBoxes, Dataflow
 from .operator_tasks import OperatorTasks
 from .task_builder import TaskSubgraph
 
 #: Arrays of each weight in addition to the weight, its gradient and the states of the optimizer: the gradient of one
 #: micro-batch, and the sum of these.
 MICRO_BATCH_ARRAYS = 2
-
-
-class _NoArrays(NamedTuple):
-    """Inputs and outputs of a network without arrays, in place of :class:`InputShards`: each micro-batch has inputs
-    and outputs of its own.
-    """
-
-    inputs: Mapping[Entry, Dict[int, Box]] = {}
-    outputs: Mapping[Entry, List[Dict[int, Box]]] = {}
-    gradient_inputs: FrozenSet[str] = frozenset()
 
 
 class MicroBatchModel:
@@ -48,8 +38,7 @@ class MicroBatchModel:
         self.network, self.micro_batches = micro_batch_of(joint, micro_batches), micro_batches
         self._joint, self._shares = joint, shares
         graph = self.network.graph
-        no_arrays: Any = _NoArrays()
-        dataflow = Dataflow(graph, self.network.dimensions, no_arrays, frozen)
+        dataflow = Dataflow(graph, self.network.dimensions, ArrayBoxes(), frozen)
         self._readers = {entry: readers for entry, readers in dataflow.consumers.items()
                          if graph.operators[entry[0]].op == 'null'}
         self.data = sorted(entry for entry in self._readers if self._readers[entry] and entry in shares.inputs)
@@ -60,10 +49,6 @@ class MicroBatchModel:
         dataflow.consumers = {entry: readers for entry, readers in consumers.items() if readers}
         dataflow.entries = sorted(dataflow.consumers)
         self.dataflow, self.model = dataflow, make_model(dataflow)
-
-    def readers(self, entry: Entry) -> List[Tuple[int, int]]:
-        """Return the operators that read an input of the network, each with the index of its input."""
-        return self._readers[entry]
 
     def input_tasks(self, entry: Entry, micro_batch: int, splits: Mapping[int, Split]) -> TaskSubgraph:
         """Return the tasks that move a micro-batch of an input to the ranks that read it."""

@@ -2,6 +2,7 @@
 
 Objects that depend on the same splits are made once; :mod:`mxhybrid.planner.task_graph.step_tasks` puts them together.
 """
+import functools
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from .dataflow import SCRIPT, Dataflow
 from .dynamic_tables import DynamicTable, add_table_tasks
 from .memo import Memo
 from .operator_shards import OperatorShards, ShardedOperator, SplitOperator
-from .redistribution import RankBoxes, Redistribution, Transfers, interned_boxes
+from .redistribution import RankBoxes, Redistribution, Transfers, boxes_by_rank, interned_boxes
 from .task_builder import ComputeTasks, Endpoints, TaskBuilder, TaskSubgraph
 from .transfer_tasks import TransferTasks, load_transfer_tasks
 from .weight_tasks import WeightArrays, WeightTasks
@@ -111,10 +112,7 @@ class OperatorTasks:
 
     def _sharded(self, number: int, split: Split) -> ShardedOperator:
         return self.memo.once(('sharded', self._geometry[number], split), lambda: ShardedOperator(
-            self._shards(number, split), split, self._interned))
-
-    def _interned(self, ranks: np.ndarray, boxes: np.ndarray) -> RankBoxes:
-        return interned_boxes(self.memo, ranks, boxes)
+            self._shards(number, split), split, functools.partial(interned_boxes, self.memo)))
 
     def _seconds(self, number: int, split: Split, backward: bool) -> np.ndarray:
         """Return the seconds of each shard, in the order of the split's ranks."""
@@ -165,16 +163,12 @@ class OperatorTasks:
         return self.memo.once(('operator', self._alike[number], split), self._operator, number, split)
 
     def _operator(self, number: int, split: Split) -> SplitOperator:
-        output_bytes = np.zeros(self.machine.ranks)
-        output_bytes[list(split.ranks)] = self._shards(number, split).output_bytes
-        return SplitOperator(split, self._compute_load(number, split), output_bytes)
-
-    def _compute_load(self, number: int, split: Split) -> np.ndarray:
-        ranks = np.array(split.ranks)
-        seconds = self._seconds(number, split, False)
-        if number in self.dataflow.learning:
-            seconds = seconds + self._seconds(number, split, True)
-        return np.bincount(self.machine.core[ranks], seconds / self.machine.speed[ranks], len(self.machine.resources))
+        machine, ranks = self.machine, np.array(split.ranks)
+        output_bytes = np.zeros(machine.ranks)
+        output_bytes[ranks] = self._shards(number, split).output_bytes
+        load = np.bincount(machine.core[ranks], self.seconds(number, split) / machine.speed[ranks],
+                           len(machine.resources))
+        return SplitOperator(split, load, output_bytes)
 
     def compute(self, number: int, operator: SplitOperator, backward: bool) -> TaskSubgraph:
         """Return the tasks of an operator, forward or backward."""
@@ -269,10 +263,7 @@ class OperatorTasks:
     def _make_sum_pieces(self, held: RankBoxes, needed: RankBoxes, shape: Tuple[int, ...], itemsize: int
                          ) -> Tuple[RankBoxes, ...]:
         boxes = sum_pieces(Layout(shape, held.by_rank, True), needed.by_rank, itemsize)
-        if boxes is None:
-            return ()
-        pieces = RankBoxes.from_boxes(boxes)
-        return (self._interned(pieces.ranks, pieces.boxes),)
+        return () if boxes is None else (boxes_by_rank(self.memo, boxes),)
 
     def _transfers(self, held: RankBoxes, partial: bool, needed: RankBoxes) -> Transfers:
         return self.memo.once(('transfers', held.id, partial, needed.id), self._transfer_tasks.transfers, held, partial,
@@ -301,8 +292,7 @@ class OperatorTasks:
 
     def moved(self, held: Dict[int, Box], needed: Dict[int, Box], itemsize: int, back: bool) -> TaskSubgraph:
         """Return the tasks that send an array to the ranks that need it, or with `back` its gradient back."""
-        first, last = (RankBoxes.from_boxes(boxes) for boxes in (held, needed))
-        first, last = (self._interned(boxes.ranks, boxes.boxes) for boxes in (first, last))
+        first, last = (boxes_by_rank(self.memo, boxes) for boxes in (held, needed))
         key = 'moved', first.id, last.id, itemsize, back
         return self.memo.once(key, lambda: self._transfer_tasks.redistributions(
             [(0, self._redistribution(first, False, last, back, False))], itemsize, back))

@@ -245,12 +245,9 @@ class PipelineTasks(GradientBuckets):
 
     # -- weights -------------------------------------------------------------------------------------------------------
 
-    def _bucket_name(self, name: str) -> str:
-        return self._buckets[name][0] if name in self._buckets else name
-
     def _add_accumulation(self, name: str, micro_batch: int) -> None:
         """Add the tasks that add the gradient of a micro-batch to the sum."""
-        boxes, itemsize = self._weights[name].boxes, self._model.weights.itemsize_of(name)
+        boxes, itemsize = self._weights[name].boxes, self._model.weights.itemsizes[name]
         subgraph = self._model.memo.once(('accumulate', boxes.id, itemsize), self._accumulation, boxes, itemsize)
         self._add(('accumulate', name, micro_batch), subgraph, [
             (subgraph.first, ('backward', reader.number, micro_batch), 0) for reader in self._dataflow.readers[name]
@@ -263,7 +260,7 @@ class PipelineTasks(GradientBuckets):
         return TaskSubgraph(tasks, ends, ends)
 
     def _add_weight(self, name: str) -> None:
-        names = self._buckets.get(name, (name,))
+        names = self.summed_with(name)
         if names[0] != name:
             return
         weights = self._model.weights

@@ -1,5 +1,5 @@
 """The prediction of a training step with a plan, by simulation."""
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -19,34 +19,18 @@ from .step_tasks import StepTasks
 #: while the step before it is under way, and the next one begins while it is.
 _STEPS, _REPORTED_STEP = 4, 2
 
-
 #: The times of a rank's program, forward and backward, divided by the sums of its operators' times.
 ProgramScale = Tuple[float, float]
-
-
-class _Plan(NamedTuple):
-    """The splits of operators, the routes of tables, the scale of computation, and the pipeline, if there is one.
-    """
-
-    splits: Mapping[int, Split]
-    tables: Optional[Mapping[str, TablePlan]]
-    scale: ProgramScale = (1.0, 1.0)
-    stages: Optional[Stages] = None
-    micro_batch: Optional[MicroBatchModel] = None
 
 
 class _SimulatedSteps:
     """The simulation of some steps, with all of their tasks."""
 
-    def __init__(self, model: OperatorTasks, plan: _Plan):
-        self.step_tasks: Union[StepTasks, PipelineTasks]
-        if plan.stages is None or plan.micro_batch is None:
-            self.step_tasks = StepTasks(model, plan.splits, _STEPS, plan.tables)
-        else:
-            self.step_tasks = PipelineTasks(plan.micro_batch, plan.stages, plan.splits, _STEPS)
+    def __init__(self, model: OperatorTasks, step_tasks: Union[StepTasks, PipelineTasks], scale: ProgramScale):
+        self.step_tasks = step_tasks
         self.names: Dict[int, Tuple[Any, ...]] = {number: name for name, number in self.step_tasks.keys.items()}
         self.simulation = Simulation(model.machine.resources, groups=model.machine.groups)
-        self.simulation.run([self._scaled(block, plan.scale) for block in self.step_tasks.blocks.values()])
+        self.simulation.run([self._scaled(block, scale) for block in self.step_tasks.blocks.values()])
         self.times: Dict[int, BlockTimes] = self.simulation.timeline()
 
     def _scaled(self, block: TaskBlock, scale: ProgramScale) -> TaskBlock:
@@ -81,27 +65,29 @@ class Prediction:
     def __init__(self, model: OperatorTasks, splits: Mapping[int, Split],
                  tables: Optional[Mapping[str, TablePlan]] = None,
                  scale: ProgramScale = (1.0, 1.0)):
-        self._simulate(model, _Plan(splits, tables, scale))
+        self._simulate(model, splits, lambda: StepTasks(model, splits, _STEPS, tables), scale)
 
     @classmethod
     def of_pipeline(cls, micro_batch: MicroBatchModel, stages: Stages, splits: Mapping[int, Split]
                     ) -> 'Prediction':
         """Return the prediction of a pipeline, given the splits of operators for a micro-batch."""
         prediction = cls.__new__(cls)
-        prediction._simulate(micro_batch.model, _Plan(splits, None, stages=stages, micro_batch=micro_batch))
+        prediction._simulate(micro_batch.model, splits, lambda: PipelineTasks(micro_batch, stages, splits, _STEPS))
         return prediction
 
-    def _simulate(self, model: OperatorTasks, plan: _Plan) -> None:
-        self._model, self._plan = model, plan
+    def _simulate(self, model: OperatorTasks, splits: Mapping[int, Split],
+                  make_tasks: Callable[[], Union[StepTasks, PipelineTasks]], scale: ProgramScale = (1.0, 1.0)) -> None:
+        self._model, self._splits = model, splits
+        self._make_steps = lambda: _SimulatedSteps(model, make_tasks(), scale)
         self._cached_steps: Optional[_SimulatedSteps] = None
-        steps = _SimulatedSteps(model, plan)
+        steps = self._make_steps()
         self.memory = steps.step_tasks.memory
         self._begin = steps.end(_REPORTED_STEP - 1)
         self.seconds = steps.end(_REPORTED_STEP) - self._begin
 
     def _steps(self) -> _SimulatedSteps:
         if self._cached_steps is None:
-            self._cached_steps = _SimulatedSteps(self._model, self._plan)
+            self._cached_steps = self._make_steps()
         return self._cached_steps
 
     def tasks(self) -> List[SimulatedTask]:
@@ -184,7 +170,7 @@ class Prediction:
     def memory_of(self) -> Dict[str, float]:
         """Return the bytes by label of an operator on its fullest rank: weights with gradients and states, outputs."""
         dataflow, graph, weights = self._model.dataflow, self._model.graph, self._model.weights
-        operators = {number: self._model.operator(number, split) for number, split in self._plan.splits.items()}
+        operators = {number: self._model.operator(number, split) for number, split in self._splits.items()}
         shards = {name: weights.shards(name, [operators[reader.number] for reader in readers])
                   for name, readers in dataflow.readers.items()}
         held_outputs = self._steps().step_tasks.held_outputs

@@ -22,15 +22,22 @@ class RankBoxes:
     - `id`: a number that no other object ever has.
     """
 
-    __slots__ = ('ranks', 'boxes', 'id', 'address', 'native', '_by_rank')
+    __slots__ = ('ranks', 'boxes', 'id', 'native', '_addresses', '_by_rank')
 
     def __init__(self, ranks: np.ndarray, boxes: np.ndarray):
         self.ranks, self.boxes, self.id = ranks, boxes, next(_IDS)
-        #: The address of the ranks, for compiled code.
-        self.address = array_address(ranks)
         #: The structure for compiled code, which :mod:`~.transfer_tasks` makes.
         self.native: Any = None
+        self._addresses: Tuple[int, ...] = ()
         self._by_rank: Dict[int, Box] = {}
+
+    @property
+    def addresses(self) -> Tuple[int, ...]:
+        """The arrays, their length and the number of dimensions, as compiled code takes them."""
+        if not self._addresses:
+            self._addresses = (array_address(self.ranks), array_address(self.boxes), len(self.ranks),
+                               self.boxes.shape[1])
+        return self._addresses
 
     @classmethod
     def from_boxes(cls, boxes: Dict[int, Box]) -> 'RankBoxes':
@@ -54,6 +61,12 @@ class RankBoxes:
 def interned_boxes(memo: Memo, ranks: np.ndarray, boxes: np.ndarray) -> RankBoxes:
     """Return boxes of ranks; equal ones are one object, as long as a cache knows them."""
     return memo.once(('boxes', ranks.tobytes(), boxes.shape, boxes.tobytes()), RankBoxes, ranks, boxes)
+
+
+def boxes_by_rank(memo: Memo, boxes: Dict[int, Box]) -> RankBoxes:
+    """Return boxes of ranks as :func:`interned_boxes` does."""
+    made = RankBoxes.from_boxes(boxes)
+    return interned_boxes(memo, made.ranks, made.boxes)
 
 
 def box_array(boxes: Sequence[Box]) -> np.ndarray:

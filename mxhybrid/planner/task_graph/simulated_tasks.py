@@ -1,7 +1,7 @@
 """The tasks of a simulated step for reports: the rank or link of each task, its start and its end."""
 import dataclasses
 import heapq
-from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
+from typing import Dict, List, NamedTuple, Sequence, Tuple, Union
 
 #: A rank, or a link by its name.
 Where = Union[int, str]
@@ -65,17 +65,11 @@ TASK_GROUPS = {'compute': 'computing', 'redistribution': 'redistributions',
                'accumulate': 'adding gradients of micro-batches', 'update': 'updates', 'step': 'overhead of the store'}
 
 
-def places_of(tasks: Iterable[SimulatedTask]) -> List[Where]:
-    """Return the ranks of tasks in their order, then the links by name."""
-    places = {task.where for task in tasks}
-    return sorted(places, key=lambda where: (isinstance(where, str), where))
-
-
 def by_place(tasks: Sequence[SimulatedTask]) -> Dict[Where, List[SimulatedTask]]:
-    """Return the tasks of each rank and link in order of their starts."""
-    tasks_of: Dict[Where, List[SimulatedTask]] = {where: [] for where in places_of(tasks)}
-    for task in sorted(tasks, key=lambda task: (task.start_s, task.end_s)):
-        tasks_of[task.where].append(task)
+    """Return the tasks of each rank, then of each link by its name, in order of their starts."""
+    tasks_of: Dict[Where, List[SimulatedTask]] = {}
+    for task in sorted(tasks, key=lambda task: (isinstance(task.where, str), task.where, task.start_s, task.end_s)):
+        tasks_of.setdefault(task.where, []).append(task)
     return tasks_of
 
 

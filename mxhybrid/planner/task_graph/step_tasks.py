@@ -103,11 +103,6 @@ class StepTasks(GradientBuckets):
         self.propose(splits, {name: model.weights.table_plan(name, tables or {}) for name in self._dataflow.trained
                               if name in self._dataflow.tables})
 
-    @property
-    def splits(self) -> Dict[int, Split]:
-        """The splits of operators, by number."""
-        return {number: operator.split for number, operator in self._operators.items()}
-
     def key(self, kind: str, item: Any, step: int) -> int:
         """Return the key of a block; keys ascend in the order in which the script asks for blocks."""
         return self.keys[kind, item] + step * len(self.keys)
@@ -277,10 +272,6 @@ class StepTasks(GradientBuckets):
                 for block in [('weight', name)] + [('forward', reader.number)
                                                    for reader in self._dataflow.readers[name]]]
 
-    def _bucket_name(self, name: str) -> str:
-        """Return the name of the block in which the gradient of a weight is summed."""
-        return self._buckets[name][0] if name in self._buckets else name
-
     # -- specifications of blocks ----------------------------------------------------------------------------------
 
     def _readers(self, name: str) -> List[SplitOperator]:
@@ -372,7 +363,7 @@ class StepTasks(GradientBuckets):
         return BlockSpec(subgraph, waits, [list(redistribution_of.values()) for _, redistribution_of in flows])
 
     def _weight_block(self, name: str, step: int) -> BlockSpec:
-        names = self._buckets.get(name, (name,))
+        names = self.summed_with(name)
         if names[0] != name:
             return BlockSpec(None)
         weights = self._model.weights

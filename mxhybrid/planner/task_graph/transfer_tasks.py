@@ -15,6 +15,9 @@ from .task_builder import Endpoints, TaskSubgraph, TaskView, kind_code
 
 _POINTER, _I64, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
+#: In place of the addresses of boxes and of transfers.
+_NO_ARRAYS = (0,) * 4
+
 
 class _PlannerMachine(ctypes.Structure):
     _fields_ = [(name, _POINTER) for name in ('core', 'host', 'up', 'down', 'shared')] + [
@@ -84,22 +87,13 @@ class TransferTasks:
         packed: List[int] = []
         endpoints, messages = 0, 0
         for number, unit in units:
-            transfers, gradient_ranks = unit.transfers.addresses, unit.gradient_ranks
-            gathered: Tuple[int, ...] = (0,) * 4
-            pieces: Tuple[int, ...] = (0,) * 2
-            piece_boxes = 0
-            if unit.pieces is not None and unit.gathered is not None:
-                gathered, pieces = unit.gathered.addresses, (unit.pieces.address, len(unit.pieces.ranks))
-                piece_boxes = array_address(unit.pieces.boxes)
-            endpoints += 2 * max(len(unit.held.ranks), len(unit.needed.ranks)) * (1 + (pieces[1] > 0))
-            for count in (transfers[3], gathered[3]):
+            pieces = _NO_ARRAYS if unit.pieces is None else unit.pieces.addresses
+            gathered = _NO_ARRAYS if unit.gathered is None else unit.gathered.addresses
+            endpoints += 2 * max(len(unit.held.ranks), len(unit.needed.ranks)) * (1 + (unit.pieces is not None))
+            for count in (len(unit.transfers), gathered[3]):
                 messages += max(2 * count, 2 + 3 * self._machine.hosts)
-            packed += transfers
-            packed += (unit.held.address, len(unit.held.ranks), unit.needed.address, len(unit.needed.ranks),
-                       array_address(gradient_ranks), len(gradient_ranks), number)
-            packed += gathered + pieces
-            packed += (array_address(unit.held.boxes), array_address(unit.needed.boxes), piece_boxes,
-                       unit.held.boxes.shape[1])
+            packed += (*unit.held.addresses, *unit.needed.addresses, *unit.transfers.addresses,
+                       array_address(unit.gradient_ranks), len(unit.gradient_ranks), number, *pieces, *gathered)
             packed += (0, 0) if unit.conversions is None else map(array_address, unit.conversions)
         self._reserve(endpoints, messages, units[-1][0] + 1 if units else 0)
         numbers = array.array('q', packed)
@@ -172,8 +166,7 @@ def _native_cost(cost: TransferCost, kind: str) -> _PlannerCost:
 
 def _native_boxes(boxes: RankBoxes) -> Any:
     if boxes.native is None:
-        boxes.native = ctypes.byref(_PlannerRankBoxes(boxes.address, array_address(boxes.boxes), len(boxes.ranks),
-                                                      boxes.boxes.shape[1]))
+        boxes.native = ctypes.byref(_PlannerRankBoxes(*boxes.addresses))
     return boxes.native
 
 

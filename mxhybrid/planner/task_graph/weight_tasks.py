@@ -13,7 +13,7 @@ from ..cluster.machine_model import Machine
 from .dataflow import Dataflow, WeightReader
 from .memo import Memo
 from .operator_shards import ShardedOperator, SplitOperator, whole_boxes
-from .redistribution import RankBoxes, interned_boxes
+from .redistribution import RankBoxes, boxes_by_rank
 from .task_builder import Endpoints, TaskBuilder, TaskSubgraph
 from .transfer_tasks import TransferTasks
 
@@ -56,10 +56,11 @@ class WeightTasks:
         self._dataflow, self._machine, self._transfer_tasks, self._memo = dataflow, machine, transfer_tasks, memo
         self._sharded, self._arrays = sharded, arrays
         graph = dataflow.graph
-        self._itemsizes = {operator.name: graph.dtypes[operator.number, 0].itemsize for operator in graph.operators
-                           if operator.op == 'null'}
+        #: The bytes of an element of each weight.
+        self.itemsizes = {operator.name: graph.dtypes[operator.number, 0].itemsize for operator in graph.operators
+                          if operator.op == 'null'}
         #: The bytes of each whole weight.
-        self.bytes_of = {name: int(np.prod(shape)) * self._itemsizes[name]
+        self.bytes_of = {name: int(np.prod(shape)) * self.itemsizes[name]
                          for name, shape in dataflow.parameters.items()}
         self._trained = set(dataflow.trained)
         self._all_ranks = range(machine.ranks)
@@ -67,10 +68,6 @@ class WeightTasks:
         self._structures: Dict[Entry, Tuple[Any, List[str]]] = {}
 
     # -- shards ----------------------------------------------------------------------------------------------------
-
-    def itemsize_of(self, name: str) -> int:
-        """Return the bytes of an element of a weight."""
-        return self._itemsizes[name]
 
     def shards(self, name: str, readers: Sequence[SplitOperator]) -> WeightShards:
         """Return the shards of a weight, given the operators that read it."""
@@ -83,7 +80,7 @@ class WeightTasks:
                   for reader, split in zip(self._dataflow.readers[name], splits)]
         boxes = self._memo.once(('weight boxes', shape) + tuple(boxes.id for boxes in needed),
                                 self._weight_boxes, shape, needed)
-        is_trained, itemsize = name in self._trained, self._itemsizes[name]
+        is_trained, itemsize = name in self._trained, self.itemsizes[name]
         # Updates of tables are not divided.
         is_divided = self._arrays.shards_updates and is_trained and name not in self._dataflow.tables
         return self._memo.once(('weight', boxes.id, shape, itemsize, is_trained, is_divided), self._sized_shards, boxes,
@@ -119,9 +116,8 @@ class WeightTasks:
             for name, parameter_box in weight_boxes(self._dataflow.graph, entry, box):
                 read.setdefault(name, []).append(parameter_box)
             read_for[box] = {name: bounding_box(of_name) for name, of_name in read.items()}
-        boxes_by_name = [RankBoxes.from_boxes({rank: read_for[box][name] for rank, box in boxes.by_rank.items()
-                                               if name in read_for[box]}) for name in names]
-        return [interned_boxes(self._memo, rank_boxes.ranks, rank_boxes.boxes) for rank_boxes in boxes_by_name]
+        return [boxes_by_rank(self._memo, {rank: read_for[box][name] for rank, box in boxes.by_rank.items()
+                                           if name in read_for[box]}) for name in names]
 
     def _weight_boxes(self, shape: Tuple[int, ...], needed: List[RankBoxes]) -> RankBoxes:
         """Return the boxes that ranks hold, given the boxes that readers need."""
@@ -131,8 +127,7 @@ class WeightTasks:
         for boxes in needed:
             for rank, box in boxes.by_rank.items():
                 weights.require('', rank, box)
-        held = RankBoxes.from_boxes(weights.boxes(''))
-        return interned_boxes(self._memo, held.ranks, held.boxes)
+        return boxes_by_rank(self._memo, weights.boxes(''))
 
     # -- dense gradients -------------------------------------------------------------------------------------------
 
@@ -142,32 +137,36 @@ class WeightTasks:
         return self._memo.once(('bucket', len(names), size_bytes), self._bucket, len(names), size_bytes)
 
     def _bucket(self, count: int, size_bytes: int) -> TaskSubgraph:
-        machine, costs, tasks = self._machine, self._machine.cluster.costs, TaskBuilder(self._machine)
+        ranks, costs, tasks = self._machine.ranks, self._machine.cluster.costs, TaskBuilder(self._machine)
         update_s = costs['update'].seconds(count, size_bytes)
-        if machine.ranks == 1:
+        if ranks == 1:
             update = Endpoints.by_rank({0: tasks.spend('update', 0, update_s)})
             return TaskSubgraph(tasks, update, update)
-        cost = costs['sum']
-        half_s = cost.seconds(machine.ranks, size_bytes) / 2
-        send = {rank: tasks.spend('sum', rank, half_s, cost.latency_s) for rank in self._all_ranks}
-        if self._arrays.shards_updates:
-            return self._divided_bucket(tasks, send, half_s, count, size_bytes)
-        summed = self._allreduce(tasks, 'sum', list(send.values()), size_bytes)
-        receive = {rank: tasks.spend('sum', rank, half_s, after=summed) for rank in self._all_ranks}
-        updates = {rank: tasks.spend('update', rank, update_s, after=[receive[rank]]) for rank in self._all_ranks}
-        return TaskSubgraph(tasks, Endpoints.by_rank(send), Endpoints.by_rank(updates))
-
-    def _divided_bucket(self, tasks: TaskBuilder, send: Dict[int, int], half_s: float, count: int, size_bytes: int
-                        ) -> TaskSubgraph:
-        """Return the tasks of a bucket whose updates are divided: a reduce-scatter of gradients, an update of a part of
-        the weights on each rank, and an allgather of weights.
-        """
-        update_s = self._machine.cluster.costs['update'].seconds(count, size_bytes / self._machine.ranks)
+        if not self._arrays.shards_updates:
+            return self._with_updates(tasks, *self._sum(tasks, 'sum', size_bytes), update_s)
+        # A reduce-scatter of gradients, an update of a part of the weights on each rank, and an allgather of weights.
+        half_s = costs['sum'].seconds(ranks, size_bytes) / 2
+        update_s = costs['update'].seconds(count, size_bytes / ranks)
+        send = {rank: tasks.spend('sum', rank, half_s, costs['sum'].latency_s) for rank in self._all_ranks}
         scattered = self._allreduce(tasks, 'sum', list(send.values()), size_bytes, 1)
         updates = [tasks.spend('update', rank, update_s, after=scattered) for rank in self._all_ranks]
         gathered = self._allreduce(tasks, 'gather', updates, size_bytes, 1)
         receive = {rank: tasks.spend('gather', rank, half_s, after=gathered) for rank in self._all_ranks}
         return TaskSubgraph(tasks, Endpoints.by_rank(send), Endpoints.by_rank(receive))
+
+    def _sum(self, tasks: TaskBuilder, kind: str, size_bytes: float) -> Tuple[Dict[int, int], Dict[int, int]]:
+        """Add a sum over all ranks; return the first and the last task of each rank."""
+        cost = self._machine.cluster.costs[kind]
+        half_s = cost.seconds(self._machine.ranks, size_bytes) / 2
+        send = {rank: tasks.spend(kind, rank, half_s, cost.latency_s) for rank in self._all_ranks}
+        summed = self._allreduce(tasks, kind, list(send.values()), size_bytes)
+        return send, {rank: tasks.spend(kind, rank, half_s, after=summed) for rank in self._all_ranks}
+
+    def _with_updates(self, tasks: TaskBuilder, first: Dict[int, int], last: Dict[int, int], update_s: float
+                      ) -> TaskSubgraph:
+        """Return the tasks, with an update on each rank after its last one."""
+        updates = {rank: tasks.spend('update', rank, update_s, after=[last[rank]]) for rank in self._all_ranks}
+        return TaskSubgraph(tasks, Endpoints.by_rank(first), Endpoints.by_rank(updates))
 
     def _allreduce(self, tasks: TaskBuilder, kind: str, before: List[int], size_bytes: float, rounds: int = 2
                    ) -> List[int]:
@@ -187,7 +186,7 @@ class WeightTasks:
 
     def sharded_weight(self, name: str, shards: WeightShards) -> TaskSubgraph:
         """Return the tasks of a weight that is split: sums of gradients among ranks with the same box, and updates."""
-        boxes, itemsize = shards.boxes, self._itemsizes[name]
+        boxes, itemsize = shards.boxes, self.itemsizes[name]
         return self._memo.once(('sharded weight', boxes.id, itemsize), self._transfer_tasks.group_sums, boxes, itemsize)
 
     # -- tables ----------------------------------------------------------------------------------------------------
@@ -212,7 +211,7 @@ class WeightTasks:
     def _table(self, name: str, splits: Sequence[Split], plan: TablePlan) -> TaskSubgraph:
         machine, costs, tasks = self._machine, self._machine.cluster.costs, TaskBuilder(self._machine)
         rows, *row_shape = self._dataflow.parameters[name]
-        row_bytes = int(np.prod(row_shape)) * self._itemsizes[name]
+        row_bytes = int(np.prod(row_shape)) * self.itemsizes[name]
         id_counts = np.zeros(machine.ranks)
         for reader, split in zip(self._dataflow.readers[name], splits):
             ids = self._sharded(reader.number, split).input_boxes(0)
@@ -221,15 +220,11 @@ class WeightTasks:
         touched_bytes = min(float(id_counts.sum()), rows) * row_bytes
         pushed_bytes = np.minimum(id_counts, rows) * float(row_bytes)
         if plan.route == 'allreduce':
-            buffer_bytes = self._buffer_bytes(name)
-            cost = costs['row_sum']
-            half_s = cost.seconds(machine.ranks, buffer_bytes) / 2
-            send = {rank: tasks.spend('row_sum', rank, half_s, cost.latency_s) for rank in self._all_ranks}
-            summed = self._allreduce(tasks, 'row_sum', list(send.values()), buffer_bytes)
-            receive = {rank: tasks.spend('row_sum', rank, half_s, after=summed) for rank in self._all_ranks}
+            send, receive = self._sum(tasks, 'row_sum', self._buffer_bytes(name))
         else:
             partitions = plan.partitions or 1
-            shares = self._server_shares(name, partitions)
+            number = [table for table in self._dataflow.trained if table in self._dataflow.tables].index(name)
+            shares = server_shares(machine.hosts, number, partitions)
             push, pull = costs['push'], costs['pull']
             send = {rank: tasks.spend('push', rank, push.seconds(partitions, float(pushed_bytes[rank])), push.latency_s)
                     for rank in self._all_ranks}
@@ -241,18 +236,11 @@ class WeightTasks:
                                    touched_bytes * (1 - shares))
             receive = {rank: tasks.spend('pull', rank, pull.seconds(partitions, touched_bytes), pull.latency_s, pulled)
                        for rank in self._all_ranks}
-        update_s = costs['update'].seconds(1, touched_bytes)
-        updates = {rank: tasks.spend('update', rank, update_s, after=[receive[rank]]) for rank in self._all_ranks}
-        return TaskSubgraph(tasks, Endpoints.by_rank(send), Endpoints.by_rank(updates))
-
-    def _server_shares(self, name: str, partitions: int) -> np.ndarray:
-        """Return the share of a table's rows on each host."""
-        number = [table for table in self._dataflow.trained if table in self._dataflow.tables].index(name)
-        return server_shares(self._machine.hosts, number, partitions)
+        return self._with_updates(tasks, send, receive, costs['update'].seconds(1, touched_bytes))
 
     def _buffer_bytes(self, name: str) -> int:
         """Return the bytes of a table's rows and their marks, as :mod:`mxhybrid.routes.row_sums` sums them."""
-        return self.bytes_of[name] + self._dataflow.parameters[name][0] * self._itemsizes[name]
+        return self.bytes_of[name] + self._dataflow.parameters[name][0] * self.itemsizes[name]
 
     def table_bytes(self, name: str, plan: TablePlan) -> np.ndarray:
         """Return the bytes by rank that the route of a table's rows needs in addition to weight and gradient."""

@@ -162,7 +162,7 @@ class Simulation {
 
 extern "C" {
 
-int planner_version() { return 10; }
+int planner_version() { return 11; }
 
 // Returns the number of dispatched tasks, or -1 if there is no memory; see SimulatorBackend of native_backend.py.
 int64_t planner_simulate(const PlannerTaskTable* table, const PlannerRates* rates, const PlannerTimeline* before,

@@ -15,9 +15,3 @@ struct Task {
   // For reports: the kind of the task, and sixteen times its rank, counted from 1.
   int32_t kind_code;
 };
-
-// Arrays of Python are passed by their addresses, as numbers.
-template <typename Type>
-Type* array_at(int64_t address) {
-  return reinterpret_cast<Type*>(static_cast<intptr_t>(address));
-}

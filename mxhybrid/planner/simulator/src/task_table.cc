@@ -23,6 +23,12 @@ namespace {
 // As INDEX_BITS of task_block.py.
 constexpr int kIndexBits = 23;
 
+// Arrays of Python are passed by their addresses, as numbers.
+template <typename Type>
+Type* array_at(int64_t address) {
+  return reinterpret_cast<Type*>(static_cast<intptr_t>(address));
+}
+
 // The dependencies of a block on the outputs of another block.
 struct BlockInput {
   int64_t key;
@@ -101,7 +107,9 @@ class TaskTable {
   }
 
   void rollback() {
-    for (int64_t key : undo_.keys) remove(key);
+    for (int64_t key : undo_.keys) {
+      if (const LiveBlock* live = find(key)) forget(*live);
+    }
     for (LiveBlock& live : undo_.replaced) bring_in(std::move(live));
     for (const OuterRanges& ranges : undo_.outer_ranges) {
       const LiveBlock& live = live_.at(ranges.key);
@@ -211,11 +219,6 @@ class TaskTable {
     }
     undo_.replaced.push_back(std::move(live_.at(key)));
     forget(undo_.replaced.back());
-  }
-
-  void remove(int64_t key) {
-    const LiveBlock* live = find(key);
-    if (live) forget(*live);
   }
 
   // The block may be an element of live_, or have been moved from there.

@@ -12,74 +12,72 @@
 
 extern "C" {
 
+// A redistribution, laid out as the numbers that TransferTasks.redistributions packs.
+struct PlannerRedistribution {
+  PlannerRankBoxes held, needed;
+  PlannerTransfers transfers;
+  const int32_t* gradient_ranks;
+  int64_t gradient_count, unit;
+  // For a sum in two steps: the boxes of the ranks that sum pieces, and the transfers of the second step; none for one.
+  PlannerRankBoxes pieces;
+  PlannerTransfers gathered;
+  // The seconds by rank that holders, and then readers, need to convert their arrays; null if they convert none.
+  const double* holder_s;
+  const double* reader_s;
+};
+
 // Builds the tasks of several redistributions that run side by side, or with `back` of their gradients; returns the
-// number of tasks, or -1 if there is no memory. 23 numbers describe each: the three arrays of its transfers and their
-// length; the ranks that hold boxes, the ranks that need them and the ranks that give gradients, each an array and its
-// length; and the number of its unit. Then, for a sum in two steps, the transfers of the second step in the same form,
-// and the ranks that sum pieces, an array and its length, which is 0 for one step. Then the boxes of the ranks that hold,
-// need and sum, and the number of their dimensions; and the seconds by rank that holders, and then readers, need to
-// convert their arrays, or 0.
-int64_t planner_redistributions(const PlannerMachine* machine, const PlannerCost* cost, const int64_t* numbers,
-                                int64_t count, int64_t itemsize, int64_t back, PlannerSubgraph* subgraph) {
+// number of tasks, or -1 if there is no memory.
+int64_t planner_redistributions(const PlannerMachine* machine, const PlannerCost* cost,
+                                const PlannerRedistribution* units, int64_t count, int64_t itemsize, int64_t back,
+                                PlannerSubgraph* subgraph) {
   try {
     SubgraphBuilder builder(*machine, *subgraph);
     Endpoints first, last;
     ReversedTransfers reversed(machine->ranks);
     std::vector<int32_t> piece_tasks;
     std::vector<int64_t> own_elements(machine->ranks), own_of_pieces(machine->ranks);
-    for (int64_t index = 0; index < count; ++index) {
-      const PlannerTransfers transfers{array_at<int32_t>(numbers[0]), array_at<int32_t>(numbers[1]),
-                                       array_at<int64_t>(numbers[2]), numbers[3]};
-      const int32_t *held = array_at<int32_t>(numbers[4]), *needed = array_at<int32_t>(numbers[6]),
-                    *gradients = array_at<int32_t>(numbers[8]);
-      const int64_t held_count = numbers[5], needed_count = numbers[7], gradient_count = numbers[9];
-      const int64_t unit = numbers[10];
-      const PlannerTransfers gathered{array_at<int32_t>(numbers[11]), array_at<int32_t>(numbers[12]),
-                                      array_at<int64_t>(numbers[13]), numbers[14]};
-      const int32_t* pieces = array_at<int32_t>(numbers[15]);
-      const int64_t piece_count = numbers[16];
-      const int32_t *senders = back ? gradients : held, *receivers = back ? held : needed;
-      const int64_t sender_count = back ? gradient_count : held_count, receiver_count = back ? held_count : needed_count;
+    for (const PlannerRedistribution* unit = units; unit < units + count; ++unit) {
+      const PlannerRankBoxes &held = unit->held, &needed = unit->needed, &pieces = unit->pieces;
+      const int32_t *gradients = unit->gradient_ranks, *senders = back ? gradients : held.ranks,
+                    *receivers = back ? held.ranks : needed.ranks;
+      const int64_t sender_count = back ? unit->gradient_count : held.count,
+                    receiver_count = back ? held.count : needed.count;
       const auto direction = [&](const PlannerTransfers& forward, const int32_t* ranks, int64_t rank_count) {
         return back ? reversed.reverse(forward, ranks, rank_count) : forward;
       };
-      const int64_t *held_boxes = array_at<int64_t>(numbers[17]), *needed_boxes = array_at<int64_t>(numbers[18]),
-                    *piece_boxes = array_at<int64_t>(numbers[19]);
-      const int64_t dimensions = numbers[20];
-      const double *holder_s = array_at<double>(numbers[21]), *reader_s = array_at<double>(numbers[22]);
-      const double *before = back ? reader_s : holder_s, *after = back ? holder_s : reader_s;
-      const PlannerRankBoxes holders{held, held_boxes, held_count, dimensions},
-          readers{needed, needed_boxes, needed_count, dimensions}, summing{pieces, piece_boxes, piece_count, dimensions};
+      const double *before = back ? unit->reader_s : unit->holder_s, *after = back ? unit->holder_s : unit->reader_s;
       int32_t first_sender, first_receiver;
-      if (piece_count == 0) {
-        find_own(holders, readers, own_elements);
-        if (back) keep_only(gradients, gradient_count, own_elements);
-        first_sender = builder.redistribute({direction(transfers, gradients, gradient_count), senders, receivers,
-                                             sender_count, receiver_count, itemsize, own_elements.data(), before,
-                                             after},
+      if (pieces.count == 0) {
+        find_own(held, needed, own_elements);
+        if (back) keep_only(gradients, unit->gradient_count, own_elements);
+        first_sender = builder.redistribute({direction(unit->transfers, gradients, unit->gradient_count), senders,
+                                             receivers, sender_count, receiver_count, itemsize, own_elements.data(),
+                                             before, after},
                                             *cost, true, nullptr, nullptr);
         first_receiver = first_sender + static_cast<int32_t>(sender_count);
       } else {
-        find_own(holders, summing, own_elements);
-        find_own(summing, readers, own_of_pieces);
-        if (back) keep_only(gradients, gradient_count, own_of_pieces);
-        first_sender = builder.redistribute({direction(back ? gathered : transfers, gradients, gradient_count),
-                                             senders, pieces, sender_count, piece_count, itemsize,
+        find_own(held, pieces, own_elements);
+        find_own(pieces, needed, own_of_pieces);
+        if (back) keep_only(gradients, unit->gradient_count, own_of_pieces);
+        const PlannerTransfers &first_step = back ? unit->gathered : unit->transfers,
+                               &second_step = back ? unit->transfers : unit->gathered;
+        first_sender = builder.redistribute({direction(first_step, gradients, unit->gradient_count), senders,
+                                             pieces.ranks, sender_count, pieces.count, itemsize,
                                              (back ? own_of_pieces : own_elements).data(), before},
                                             *cost, true, nullptr, nullptr);
-        piece_tasks.resize(piece_count);
+        piece_tasks.resize(pieces.count);
         std::iota(piece_tasks.begin(), piece_tasks.end(), first_sender + static_cast<int32_t>(sender_count));
-        first_receiver = builder.redistribute({direction(back ? transfers : gathered, pieces, piece_count), pieces,
-                                               receivers, piece_count, receiver_count, itemsize,
+        first_receiver = builder.redistribute({direction(second_step, pieces.ranks, pieces.count), pieces.ranks,
+                                               receivers, pieces.count, receiver_count, itemsize,
                                                (back ? own_elements : own_of_pieces).data(), nullptr, after},
                                               *cost, true, piece_tasks.data(), nullptr) +
-                         static_cast<int32_t>(piece_count);
+                         static_cast<int32_t>(pieces.count);
       }
-      for (int64_t sender = 0; sender < sender_count; ++sender) first.add(unit, senders[sender], first_sender++);
+      for (int64_t sender = 0; sender < sender_count; ++sender) first.add(unit->unit, senders[sender], first_sender++);
       for (int64_t receiver = 0; receiver < receiver_count; ++receiver) {
-        last.add(unit, receivers[receiver], first_receiver++);
+        last.add(unit->unit, receivers[receiver], first_receiver++);
       }
-      numbers += 23;
     }
     return builder.finish(first, last);
   } catch (const std::bad_alloc&) {
@@ -87,12 +85,16 @@ int64_t planner_redistributions(const PlannerMachine* machine, const PlannerCost
   }
 }
 
-// Adds the work of tasks of normal priority to the load of each resource. Two numbers describe each array of tasks: its
-// address and its length.
-int64_t planner_add_load(const int64_t* numbers, int64_t count, double* load) {
-  for (int64_t index = 0; index < count; ++index) {
-    const Task* task = array_at<Task>(numbers[2 * index]);
-    for (const Task* end = task + numbers[2 * index + 1]; task < end; ++task) {
+// An array of tasks, laid out as the numbers that TransferTasks.load packs.
+struct PlannerTasks {
+  const Task* tasks;
+  int64_t count;
+};
+
+// Adds the work of tasks of normal priority to the load of each resource; returns the number of arrays.
+int64_t planner_add_load(const PlannerTasks* arrays, int64_t count, double* load) {
+  for (const PlannerTasks* array = arrays; array < arrays + count; ++array) {
+    for (const Task* task = array->tasks; task < array->tasks + array->count; ++task) {
       if (task->high_priority || task->resource < 0) continue;
       load[task->resource] += task->work;
       if (task->second >= 0) load[task->second] += task->work;

@@ -21,7 +21,6 @@ from mxhybrid.planner.task_graph.simulated_tasks import (
     SimulatedTask,
     by_place,
     in_lanes,
-    places_of,
 )
 from tests.helpers.planned_networks import Times, cluster, gpt, network
 
@@ -218,7 +217,7 @@ def task(start, end, where=0):
 
 def test_ranks_come_before_links():
     tasks = [task(0, 1, 'b'), task(0, 1, 10), task(0, 1, 'a'), task(0, 1, 9), task(2, 3, 9), task(1, 2, 9)]
-    assert places_of(tasks) == [9, 10, 'a', 'b']
+    assert list(by_place(tasks)) == [9, 10, 'a', 'b']
     assert [listed.start_s for listed in by_place(tasks)[9]] == [0, 1, 2]
 
 
