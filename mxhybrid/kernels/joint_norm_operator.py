@@ -1,12 +1,8 @@
 """A BatchNorm over several workers as one operator in graphs, compiled in ``src/operators/joint_norm_operator.h``."""
-import ctypes
 import functools
-import weakref
 from typing import Any, NamedTuple, Tuple
 
-from ..native.engine import function_address
-from ..native.symbols import symbol_function
-from . import library
+from .norm_operators import CompiledOperator
 
 
 class JointNorm(NamedTuple):
@@ -41,24 +37,19 @@ class JointNorm(NamedTuple):
         return (1 + len(self.shares)) * 2 * self.channels
 
 
-class JointNormOperator:
+class JointNormOperator(CompiledOperator):
     """A BatchNorm of float32 with two transfers: of the moments of all parts, and of their gradients.
 
     The transfers are :class:`mxhybrid.lane.transfers.PersistentTransfer`. Without them, which is None, all parts are
-    like this one.  The object must live as long as graphs with the operator run.  The rules of
-    :class:`~.transfer_operator.TransferOperator` for arrays hold for all arrays of this operator, too.
+    like this one.  The rules of :class:`~.transfer_operator.TransferOperator` for arrays hold for all arrays of this
+    operator, too.
     """
 
     def __init__(self, norm: JointNorm, forward: Any, backward: Any):
-        self._library = library.load()
-        functions = [function_address(name) for name in ('MXNDArrayGetData', 'MXNDArrayFree', 'MXEnginePushAsyncND')]
-        pointer = self._library.checked(self._library.joint_norm_operator_new(
-            None if forward is None else forward.pointer, None if backward is None else backward.pointer,
-            len(norm.shape), library.counts(norm.shape), norm.axis, len(norm.shares),
-            (ctypes.c_double * len(norm.shares))(*norm.shares), norm.position, norm.epsilon, int(norm.fixes_gamma),
-            int(norm.rectifies), int(norm.pools), *functions))
-        self._info = self._library.array_operator_info(pointer)
-        weakref.finalize(self, self._library.array_operator_close, pointer).atexit = False
+        super().__init__('joint_norm', *(transfer and transfer.pointer for transfer in (forward, backward)),
+                         len(norm.shape), tuple(map(int, norm.shape)), norm.axis, len(norm.shares),
+                         tuple(map(float, norm.shares)), norm.position, norm.epsilon, int(norm.fixes_gamma),
+                         int(norm.rectifies), int(norm.pools), pushes=True)
 
     def symbol(self, name: str, token: Any, data: Any, parameters: Any) -> Tuple[Any, Any, Any]:
         """Return the symbols of the token after the operator, the normalized data, and the statistics.
@@ -66,8 +57,7 @@ class JointNormOperator:
         `parameters` are gamma and beta, one after the other.  The statistics are an array of one dimension: the mean
         and the variance of all channels, then those of each part.
         """
-        after, normalized, statistics = symbol_function('_NDArray')(token, data, parameters, info='%x' % self._info,
-                                                                    name=name)
+        after, normalized, statistics = self.in_graph(token, data, parameters, name=name)
         return after, normalized, statistics
 
 

@@ -7,14 +7,17 @@ The files ``*api.cc`` define its functions.  ``setup.py`` compiles it if there i
 import ctypes
 import functools
 import itertools
+import math
 import os
-from typing import Any, Callable, Dict, Mapping, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
 
 from ..base.compiled import CompiledLibrary, compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/base/api.cc`` must have.
-_VERSION = 42
+_VERSION = 43
 
 #: Types of parameters and results.
 U32, I64, U64, POINTER, INT = (ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int)
@@ -29,8 +32,6 @@ _FUNCTIONS = {
     'rule_setting_name': (ctypes.c_char_p, [U32]),
     'transfer_operator_new': (POINTER, [POINTER, POINTER, INT, COUNTS, INT, COUNTS, POINTER, POINTER,
                                          POINTER]),
-    'transfer_operator_info': (POINTER, [POINTER]),
-    'transfer_operator_close': (None, [POINTER]),
     'average_operator_new': (POINTER, [U32, COUNTS, U32, COUNTS, DOUBLES, COUNTS, COUNTS, COUNTS, DOUBLES,
                                         POINTER, POINTER]),
     'joint_norm_operator_new': (POINTER, [POINTER, POINTER, INT, COUNTS, U64, U32, DOUBLES, U32,
@@ -52,18 +53,23 @@ class Library:
     def __init__(self, path: str):
         self.path = path
         self._loaded = CompiledLibrary(path, 'lane_version', _VERSION)
-        self.declare(_FUNCTIONS)
+        self.declare(_FUNCTIONS, unchecked=('sorted_unique',))
         #: Numbers of the types of elements by NumPy's names, see ``src/base/dtype.h``.
         self.dtypes: Dict[str, int] = numbers_by_name(self.dtype_name)
         #: Numbers of update rules by name, see ``src/kernels/update.cc``.
         self.rules: Dict[str, int] = numbers_by_name(self.rule_name)
         self._rule_settings = list(numbers_by_name(self.rule_setting_name))
 
-    def declare(self, functions: Mapping[str, Any]) -> None:
-        """Make attributes of functions, given the result and the parameters of each by its name without ``lane_``."""
+    def declare(self, functions: Mapping[str, Any], unchecked: Sequence[str] = ()) -> None:
+        """Make attributes of functions, given the result and the parameters of each by its name without ``lane_``.
+
+        They raise JobError if they fail, except `unchecked` ones, whose results -1 have another meaning.
+        """
         for name, (result, parameters) in functions.items():
             function = getattr(self._loaded, 'lane_' + name)
             function.restype, function.argtypes = result, parameters
+            if result in (INT, I64, POINTER) and name not in unchecked:
+                function.errcheck = self.checked
             setattr(self, name, function)
 
     error: Callable[..., bytes]
@@ -71,7 +77,7 @@ class Library:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
 
-    def checked(self, result: Any) -> Any:
+    def checked(self, result: Any, *_: Any) -> Any:
         """Return the result of a function; raise JobError if it failed."""
         if result is None or result == -1:
             raise JobError('the lane failed: %s' % self.error().decode())
@@ -97,6 +103,15 @@ def numbers(values: Sequence[int]) -> Any:
 def counts(values: Sequence[int]) -> Any:
     """Return an array of uint64 for the library."""
     return (U64 * max(1, len(values)))(*values)
+
+
+def memory_view(address: Optional[int], shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
+    """View memory that stays as an array; an empty array may have no memory."""
+    count = math.prod(shape)
+    if not count or not address:
+        return np.empty(shape, dtype)
+    raw: Any = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address)
+    return np.frombuffer(raw, dtype).reshape(shape)
 
 
 @functools.lru_cache(maxsize=None)

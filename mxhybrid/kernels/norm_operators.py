@@ -5,6 +5,7 @@ graph: the operators overwrite gradients and never add to them.
 """
 import ctypes
 import functools
+import weakref
 from typing import Any, List, NamedTuple, Sequence
 
 from ..native.engine import function_address
@@ -12,30 +13,33 @@ from ..native.symbols import symbol_function
 from . import library
 
 
-@functools.lru_cache(maxsize=None)
-def is_compiled() -> bool:
-    """Return whether the operators are compiled."""
-    try:
-        library.load()
-    except OSError:
-        return False
-    return True
+class CompiledOperator:
+    """An operator on arrays, which must live as long as graphs with it run.
 
-
-@functools.lru_cache(maxsize=None)
-def operator_info(kind: str, *settings: Any) -> str:
-    """Return MXNet's text for an operator.  Operators have no state and are never deleted, since graphs may run at any
-    time.
-
-    Sequences of integers or floats must be tuples.
+    `kind` is the first word of the compiled function that makes it, and `settings` are the parameters of that function,
+    sequences of integers or floats as tuples.  An operator that `pushes` gives operations to the engine.
     """
-    loaded = library.load()
-    arguments = [setting if not isinstance(setting, tuple)
-                 else library.counts(setting) if isinstance(setting[0], int)
-                 else (ctypes.c_double * len(setting))(*setting) for setting in settings]
-    functions = [function_address(name) for name in ('MXNDArrayGetData', 'MXNDArrayFree')]
-    handle = loaded.checked(getattr(loaded, kind + '_operator_new')(*arguments, *functions))
-    return '%x' % loaded.array_operator_info(handle)
+
+    def __init__(self, kind: str, *settings: Any, pushes: bool = False):
+        loaded = library.load()
+        arguments = [setting if not isinstance(setting, tuple)
+                     else library.counts(setting) if isinstance(setting[0], int)
+                     else (ctypes.c_double * len(setting))(*setting) for setting in settings]
+        names = ['MXNDArrayGetData', 'MXNDArrayFree'] + ['MXEnginePushAsyncND'] * pushes
+        pointer = getattr(loaded, kind + '_operator_new')(*arguments, *map(function_address, names))
+        self._info = '%x' % loaded.array_operator_info(pointer)
+        weakref.finalize(self, loaded.array_operator_close, pointer).atexit = False
+
+    def in_graph(self, *inputs: Any, name: str) -> Any:
+        """Return the symbol of the operator, by the same call as MXNet's NDArrayOp, which warns that it is deprecated.
+        """
+        return symbol_function('_NDArray')(*inputs, info=self._info, name=name)
+
+
+@functools.lru_cache(maxsize=None)
+def lasting_operator(kind: str, *settings: Any) -> CompiledOperator:
+    """Return an operator that is never deleted, since it has no state, and graphs may run at any time."""
+    return CompiledOperator(kind, *settings)
 
 
 class Statistics(NamedTuple):
@@ -73,12 +77,12 @@ def next_averages(averages: Sequence[NextAverage]) -> Any:
         if number == len(arrays):
             arrays.append(value)
         numbers.append(number)
-    info = operator_info('average', len(arrays), tuple(value.size for value in arrays),
-                         len(averages), tuple(average.channels for average in averages),
-                         tuple(float(average.factors[0]) for average in averages),
-                         tuple(len(average.values) for average in averages), tuple(numbers),
-                         tuple(value.offset for average in averages for value in average.values),
-                         tuple(float(factor) for average in averages for factor in average.factors[1:]))
+    operator = lasting_operator('average', len(arrays), tuple(value.size for value in arrays),
+                                len(averages), tuple(average.channels for average in averages),
+                                tuple(float(average.factors[0]) for average in averages),
+                                tuple(len(average.values) for average in averages), tuple(numbers),
+                                tuple(value.offset for average in averages for value in average.values),
+                                tuple(float(factor) for average in averages for factor in average.factors[1:]))
     inputs = [value.array for value in arrays]
     inputs += [symbol for average in averages for symbol in (average.following, average.average)]
-    return symbol_function('_NDArray')(*inputs, info=info, name='mxhybrid_averages')
+    return operator.in_graph(*inputs, name='mxhybrid_averages')

@@ -9,8 +9,7 @@ times.
 """
 from typing import Any, Sequence, Tuple
 
-from ..native.symbols import symbol_function
-from .norm_operators import operator_info
+from .norm_operators import lasting_operator
 
 
 def softmax_parts(data: Any, shape: Sequence[int], axis: int, name: str) -> Tuple[Any, Any]:
@@ -19,8 +18,7 @@ def softmax_parts(data: Any, shape: Sequence[int], axis: int, name: str) -> Tupl
     The second has the shape (2, ...) of the part with an axis of length 1, and is to be sent to the other workers.  The
     copy is to be read by :func:`softmax_of` alone.
     """
-    info = operator_info('softmax_parts', len(shape), tuple(map(int, shape)), axis)
-    copy, parts = symbol_function('_NDArray')(data, info=info, name=name)
+    copy, parts = lasting_operator('softmax_parts', len(shape), tuple(map(int, shape)), axis).in_graph(data, name=name)
     return copy, parts
 
 
@@ -29,5 +27,5 @@ def softmax_of(copy: Any, parts: Any, shape: Sequence[int], axis: int, count: in
 
     `parts` are the maxima and sums of all `count` parts, concatenated along the axis, in the same order on all workers.
     """
-    info = operator_info('softmax', len(shape), tuple(map(int, shape)), axis, count, int(is_log))
-    return symbol_function('_NDArray')(copy, parts, info=info, name=name)
+    operator = lasting_operator('softmax', len(shape), tuple(map(int, shape)), axis, count, int(is_log))
+    return operator.in_graph(copy, parts, name=name)

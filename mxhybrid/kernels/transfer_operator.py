@@ -1,21 +1,17 @@
 """A transfer as an operator in graphs, compiled in ``src/operators/transfer_operator.h``, which MXNet's engine calls
 without Python.
 """
-import weakref
 from typing import Any, List, Optional, Tuple
 
-from ..native.engine import function_address
-from ..native.symbols import symbol_function
 from . import library
+from .norm_operators import CompiledOperator
 
 Shape = Optional[Tuple[int, ...]]
 
 
-class TransferOperator:
+class TransferOperator(CompiledOperator):
     """An operator that runs one transfer of float32 arrays, a :class:`mxhybrid.lane.transfers.PersistentTransfer`,
     forwards and another one backwards.
-
-    This object must live as long as graphs with the operator run.
 
     The operator overwrites its outputs and gradients, since MXNet does not tell it when to add to them.  Therefore it
     may not read an input of the graph, write an output of the graph, or read an array for which MXNet adds up the
@@ -30,18 +26,12 @@ class TransferOperator:
     """
 
     def __init__(self, forward: Any, backward: Any, input_shape: Shape, output_shape: Shape):
-        self._library = library.load()
         shapes = [part for shape in (input_shape, output_shape)
                   for part in (-1 if shape is None else len(shape), library.counts(shape or ()))]
-        functions = [function_address(name) for name in ('MXNDArrayGetData', 'MXNDArrayFree', 'MXEnginePushAsyncND')]
-        pointer = self._library.checked(self._library.transfer_operator_new(forward.pointer, backward.pointer, *shapes,
-                                                                            *functions))
-        self._info = self._library.transfer_operator_info(pointer)
-        weakref.finalize(self, self._library.transfer_operator_close, pointer).atexit = False
+        super().__init__('transfer', forward.pointer, backward.pointer, *shapes, pushes=True)
 
     def symbol(self, name: str, inputs: List[Any]) -> Any:
         """Return the operator in a graph: its inputs are a token and, if there is one, the input array; its outputs are
         the token and, if there is one, the output array.
         """
-        # The same call as MXNet's NDArrayOp, which warns that it is deprecated.
-        return symbol_function('_NDArray')(*inputs, info='%x' % self._info, name=name)
+        return self.in_graph(*inputs, name=name)

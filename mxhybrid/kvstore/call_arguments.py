@@ -16,7 +16,8 @@ import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
-from ..native.arrays import is_same, memory_of
+from ..native.arrays import is_same
+from ..native.storage import storage_of
 from ..routes import checks
 
 #: A route, and the arrays that a call has for it, one for each device.
@@ -63,9 +64,9 @@ def separate(inputs: List[List[Any]], outputs: List[List[Any]]) -> List[List[Any
     writers: Dict[Any, int] = {}
     for index, arrays in enumerate(outputs):
         for array in arrays:
-            memory = memory_of(array)
+            memory = storage_of(array)
             writers[memory] = index if writers.get(memory, index) == index else -1
-    return [[array if writers.get(memory_of(array), index) == index else array.copy() for array in arrays]
+    return [[array if writers.get(storage_of(array), index) == index else array.copy() for array in arrays]
             for index, arrays in enumerate(inputs)]
 
 

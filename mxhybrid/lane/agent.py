@@ -14,7 +14,6 @@ Workers send these messages, each with the descriptor of memory that they share:
 
 ``drop allreduce`` (number) has no descriptor and no answer.
 """
-import ctypes
 import os
 import selectors
 import socket
@@ -27,6 +26,7 @@ import numpy as np
 
 from ..base.errors import JobError
 from ..base.log import get_logger
+from ..kernels.library import memory_view
 from ..messaging.handshake import connect_peers
 from ..messaging.local_sockets import Connection, Left, Listener, memory_domain
 from ..row_store.row_store import FirstValues, RowStoreOptions
@@ -48,6 +48,7 @@ Observer = Callable[[int, int, int, int, int], None]
 class Shape(NamedTuple):
     """The shape of a table: the fields of ``struct TableShape`` in ``src/memory/shared.h``."""
 
+    #: 0 for a dynamic table.
     rows: int
     width: int
     dtype: str
@@ -56,33 +57,17 @@ class Shape(NamedTuple):
     #: The agent that owns each partition.
     owners: Sequence[int]
     staleness: int = 0
+    #: The most rows of a worker in a push or request of a dynamic table; 0 for other tables.
+    max_batch_rows: int = 0
 
-
-class DynamicShape(NamedTuple):
-    """The shape of a dynamic table: the fields of ``struct TableShape`` in ``src/memory/shared.h``."""
-
-    width: int
-    dtype: str
-    row_format: int
-    max_batch_rows: int
-    owners: Sequence[int]
-    staleness: int = 0
+    def for_library(self) -> Tuple[Any, ...]:
+        """Return the parameters of compiled functions."""
+        return (self.rows, self.width, library.load().dtypes[self.dtype], self.row_format, self.max_batch_rows,
+                len(self.owners), library.numbers(self.owners), self.staleness)
 
 
 #: Agents that did not end in time, which their threads may still use.
 _UNENDED: List['Agent'] = []
-
-
-def shape_for_library(shape: Shape) -> Tuple[Any, ...]:
-    """Return the parameters of compiled functions for a shape."""
-    return (shape.rows, shape.width, library.load().dtypes[shape.dtype], shape.row_format, len(shape.owners),
-            library.numbers(shape.owners), shape.staleness)
-
-
-def dynamic_shape_for_library(shape: DynamicShape) -> Tuple[Any, ...]:
-    """Return the parameters of compiled functions for the shape of a dynamic table."""
-    return (shape.width, library.load().dtypes[shape.dtype], shape.row_format, shape.max_batch_rows, len(shape.owners),
-            library.numbers(shape.owners), shape.staleness)
 
 
 class Agent:
@@ -126,28 +111,26 @@ class Agent:
                                 [other for other in range(len(hosts)) if hosts[other] != hosts[self.number]],
                                 self._peer_listener, self._secret, timeout, PURPOSE)
         self._peer_listener.close()
-        self._handle = self._library.checked(self._library.agent_new(
-            self.number, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers), self._callback,
-            self._failed))
+        self._handle = self._library.agent_new(self.number, len(hosts), library.numbers(hosts), len(workers),
+                                               library.numbers(workers), self._callback, self._failed)
         for other, sock in sockets.items():
-            self._library.checked(self._library.agent_connect(self._handle, other, sock.detach()))
+            self._library.agent_connect(self._handle, other, sock.detach())
         if self._observed is not None:
-            self._library.checked(self._library.agent_observe(self._handle, self._observed))
-        self._library.checked(self._library.agent_start(self._handle))
+            self._library.agent_observe(self._handle, self._observed)
+        self._library.agent_start(self._handle)
         self._thread = threading.Thread(target=self._serve, name='mxhybrid-lane-agent', daemon=True)
         self._thread.start()
 
     def add_table(self, number: int, shape: Shape) -> None:
         """Add a table; its rows are zeros."""
         self._shapes[number] = shape
-        self._library.checked(self._library.agent_add_table(self._handle, number, *shape_for_library(shape)))
+        self._library.agent_add_table(self._handle, number, *shape.for_library())
 
-    def add_dynamic_table(self, number: int, name: str, shape: DynamicShape, first_values: FirstValues,
+    def add_dynamic_table(self, number: int, name: str, shape: Shape, first_values: FirstValues,
                           options: RowStoreOptions) -> None:
         """Add a dynamic table without rows; `name` is for messages, and `options` are those of one partition."""
-        self._library.checked(self._library.agent_add_dynamic_table(
-            self._handle, number, name.encode(), *dynamic_shape_for_library(shape), *first_values.for_library(),
-            *options.for_library()))
+        self._library.agent_add_dynamic_table(self._handle, number, name.encode(), *shape.for_library(),
+                                              *first_values.for_library(), *options.for_library())
 
     def with_store(self, number: int, part: int, use: Callable[[int], Any]) -> Any:
         """Return the result of `use`, called with the address of the row store of a partition of this agent.
@@ -162,7 +145,7 @@ class Agent:
                 results.append(use(store))
             except BaseException as error:
                 errors.append(error)
-        self._library.checked(self._library.agent_with_store(self._handle, number, part, library.StoreFunction(call)))
+        self._library.agent_with_store(self._handle, number, part, library.StoreFunction(call))
         if errors:
             raise errors[0]
         return results[0]
@@ -170,28 +153,27 @@ class Agent:
     def drop_table(self, number: int) -> None:
         """Drop a table that no process uses any more."""
         self._shapes.pop(number, None)
-        self._library.checked(self._library.agent_drop_table(self._handle, number))
+        self._library.agent_drop_table(self._handle, number)
 
     def rows(self, number: int, part: int, count: int) -> np.ndarray:
         """Return the `count` rows of a partition of this agent, writable and valid until the table is dropped."""
         shape = self._shapes[number]
-        address = self._library.checked(self._library.agent_shard(self._handle, number, part))
-        return _view(address, (count, shape.width), shape.dtype)
+        address = self._library.agent_shard(self._handle, number, part)
+        return memory_view(address, (count, shape.width), shape.dtype)
 
     def set_rule(self, number: int, part: int, rule: str, slot: int = 0,
                  settings: Mapping[str, float] = MappingProxyType({})) -> None:
         """Set the rule for pushes to a partition from now on, by its name in ``kernels/src/kernels/update.cc``."""
-        self._library.checked(self._library.agent_set_rule(
-            self._handle, number, part, self._library.rules[rule], slot, self._library.rule_settings(settings)))
+        self._library.agent_set_rule(self._handle, number, part, self._library.rules[rule], slot,
+                                     self._library.rule_settings(settings))
 
     def set_state(self, number: int, part: int, slot: int, rows: np.ndarray) -> None:
         """Set the memory of optimizer state: the contiguous array `rows`, which the caller keeps."""
-        self._library.checked(self._library.agent_set_state(self._handle, number, part, slot, rows.ctypes.data,
-                                                           rows.strides[0]))
+        self._library.agent_set_state(self._handle, number, part, slot, rows.ctypes.data, rows.strides[0])
 
     def set_updates(self, number: int, part: int, count: int) -> None:
         """Set the number of updates of a partition so far."""
-        self._library.checked(self._library.agent_set_updates(self._handle, number, part, count))
+        self._library.agent_set_updates(self._handle, number, part, count)
 
     def close(self, timeout: float = CLOSE_S) -> None:
         """End the agent, whether or not it was connected.  If it has not ended within `timeout` seconds, log what it
@@ -208,7 +190,7 @@ class Agent:
         pending: List[str] = []
         if self._thread.is_alive():
             pending.append('an answer to %s of a worker of this host' % self._request)
-        if self._library.checked(self._library.agent_close(self._handle, int(1000 * left_s))):
+        if self._library.agent_close(self._handle, int(1000 * left_s)):
             pending.append(self._updating or self._library.error().decode())
         if pending:
             logger.warning('the lane of server %d has not ended within %g s and is left as it is: it waits for %s',
@@ -221,7 +203,8 @@ class Agent:
     def _run_callback(self, number: int, part: int, count: int, local_ids: int, rows: int) -> None:
         shape = self._shapes[number]
         self._updating = 'the optimizer, which updates partition %d of table %d' % (part, number)
-        self._update(number, part, _view(local_ids, (count,), 'int32'), _view(rows, (count, shape.width), shape.dtype))
+        self._update(number, part, memory_view(local_ids, (count,), 'int32'),
+                     memory_view(rows, (count, shape.width), shape.dtype))
         self._updating = ''
 
     # -- workers ---------------------------------------------------------------------------------------------------
@@ -254,28 +237,28 @@ class Agent:
             return
         self._request = repr(kind)
         if kind == 'drop allreduce':
-            self._library.checked(self._library.agent_drop_allreduce(self._handle, number))
+            self._library.agent_drop_allreduce(self._handle, number)
             return
         if descriptor is None:
             raise JobError('a worker of this host sent the message %r without the descriptor of shared memory: report '
                            'this as a bug of mxhybrid' % kind)
         try:
             if kind == 'worker':
-                self._library.checked(self._library.agent_add_worker(self._handle, number, descriptor))
+                self._library.agent_add_worker(self._handle, number, descriptor)
                 connection.tell(['doorbell'], self._library.agent_doorbell(self._handle))
                 connection.tell(['block'], self._library.agent_block(self._handle))
             elif kind == 'allreduce':
-                output = self._library.checked(self._open_allreduce(descriptor, number, *arguments))
+                output = self._open_allreduce(descriptor, number, *arguments)
                 try:
                     connection.tell(['allreduce', number], output)
                 finally:
                     os.close(output)
             elif kind == 'channel':
-                self._library.checked(self._library.agent_open_channel(self._handle, number, *arguments, descriptor))
+                self._library.agent_open_channel(self._handle, number, *arguments, descriptor)
                 connection.tell(['channel'])
             else:
-                self._library.checked(self._library.agent_attach(self._handle, number, arguments[0], descriptor))
-                rows = self._library.checked(self._library.agent_table(self._handle, number))
+                self._library.agent_attach(self._handle, number, arguments[0], descriptor)
+                rows = self._library.agent_table(self._handle, number)
                 try:
                     connection.tell(['table', number], rows)
                 finally:
@@ -285,19 +268,7 @@ class Agent:
 
     def _open_allreduce(self, descriptor: int, number: int, local: int, dtype: int, count: int, ranges: int,
                         quantized: bool) -> Any:
-        if quantized:
-            return self._library.agent_open_quantized(self._handle, number, local, count, descriptor)
-        if ranges:
-            ends_bytes = ranges * np.dtype(np.uint64).itemsize
-            ends = os.pread(descriptor, ends_bytes, os.fstat(descriptor).st_size - ends_bytes)
-            return self._library.agent_open_ranges(self._handle, number, local, dtype, count, ranges,
-                                                   library.counts(np.frombuffer(ends, np.uint64).tolist()), descriptor)
-        return self._library.agent_open_allreduce(self._handle, number, local, dtype, count, descriptor)
-
-
-def _view(address: Optional[int], shape: Tuple[int, ...], dtype: str) -> np.ndarray:
-    count = int(np.prod(shape))
-    if not count or not address:
-        return np.empty(shape, dtype)
-    raw: Any = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address)
-    return np.frombuffer(raw, dtype).reshape(shape)
+        ends_bytes = ranges * np.dtype(np.uint64).itemsize
+        ends = np.frombuffer(os.pread(descriptor, ends_bytes, os.fstat(descriptor).st_size - ends_bytes), np.uint64)
+        return self._library.agent_open_allreduce(self._handle, number, local, dtype, count, ranges,
+                                                  library.counts(ends.tolist()), int(quantized), descriptor)

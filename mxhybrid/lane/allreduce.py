@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
+from ..kernels.library import memory_view
 from ..native.engine import handles_of, push_native
 from ..native.storage import lock_pages, unlock_pages
 from . import library
@@ -37,11 +38,10 @@ class AllreduceBuffer:
         #: The compiled buffer, for compiled functions.
         more: Tuple[Any, ...] = (ends, quantized) if ends or quantized else ()
         self.pointer = lane.open_allreduce(number, self._library.dtypes[dtype.name], count, *more)
+        self._addresses = self._library.allreduce_input(self.pointer), self._library.allreduce_output(self.pointer)
         #: The same memory as NumPy, for a script that waits for all operations on the arrays before it uses it.
-        self.input_view = _memory(self._library.allreduce_input(self.pointer), count, dtype)
-        self.output_view = _memory(self._library.allreduce_output(self.pointer), count, dtype)
-        self.input = _array(self._library.allreduce_input(self.pointer), count, dtype)
-        self.output = _array(self._library.allreduce_output(self.pointer), count, dtype)
+        self.input_view, self.output_view = self._memory(count)
+        self.input, self.output = [mx.nd.from_numpy(array, zero_copy=True) for array in self._memory(count)]
         #: Handles of both arrays, for the engine.
         self.handles = handles_of([self.input, self.output])
         self._views: Dict[Tuple[int, ...], Tuple[Any, Any]] = {}
@@ -49,12 +49,15 @@ class AllreduceBuffer:
         #: The addresses of memory whose pages are locked; None before the first sum of an array on a GPU.
         self._locked: Optional[List[int]] = None
 
+    def _memory(self, count: int) -> List[np.ndarray]:
+        """Return input and output, as arrays that MXNet may make read-only."""
+        return [memory_view(address, (count,), self.dtype) for address in self._addresses]
+
     def lock_pages(self, device: int) -> None:
         """Lock the pages of both arrays, unless that was tried before, for copies to and from GPU number `device`."""
         if self._locked is None:
             size_bytes = self.input.size * self.dtype.itemsize
-            addresses = [self._library.allreduce_input(self.pointer), self._library.allreduce_output(self.pointer)]
-            self._locked = [address for address in addresses if lock_pages(address, size_bytes, device)]
+            self._locked = [address for address in self._addresses if lock_pages(address, size_bytes, device)]
 
     def unlock_pages(self) -> None:
         """Unlock the pages, before the allreduce is dropped."""
@@ -70,7 +73,7 @@ class AllreduceBuffer:
     def is_finite(self) -> bool:
         """Return whether all values of the last sum, of type float16, are finite; wait for that sum."""
         self.output.wait_to_read()
-        return bool(self._library.finite_halves(self._library.allreduce_output(self.pointer), self.output.size))
+        return bool(self._library.finite_halves(self._addresses[1], self.output.size))
 
     def carried_error(self) -> Optional[float]:
         """Return the norm of the residuals that this host kept in the last run, relative to the norm of its values.
@@ -171,13 +174,3 @@ class LaneAllreduce:
             buffer = self._buffers.pop(key)
             buffer.unlock_pages()
             self._lane.drop_allreduce(buffer.number)
-
-
-def _array(address: int, count: int, dtype: np.dtype) -> Any:
-    """Return an array of MXNet on memory that stays."""
-    return mx.nd.from_numpy(_memory(address, count, dtype), zero_copy=True)
-
-
-def _memory(address: int, count: int, dtype: np.dtype) -> np.ndarray:
-    raw: Any = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
-    return np.frombuffer(raw, dtype)

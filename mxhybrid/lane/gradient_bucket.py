@@ -1,18 +1,19 @@
 """Several dense gradients in one allreduce, and the update of their weights, see ``src/dense/gradient_bucket.h``."""
 import ctypes
 import weakref
-from typing import Any, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 import numpy as np
 from mxnet.base import check_call
 
 from ..native.arrays import is_same
 from ..native.dense_rules import Update
-from ..native.engine import function_address, handles_of, operator_handle, own_handle, push_native, push_native_sync
+from ..native.engine import function_address, handles_of, own_handle, push_native, push_native_sync
 from ..native.forks import fork_guard
 from ..native.storage import are_separate, layout_function, storage_of
 from . import library
 from .allreduce import AllreduceBuffer
+from .row_arrays import mxnet_functions
 
 
 class GradientBucket:
@@ -31,11 +32,9 @@ class GradientBucket:
         #: The sums, for operations of the engine that read them.
         self.output_handles = handles_of([buffer.output])
         #: The compiled bucket.
-        self.pointer = self._library.checked(self._library.bucket_new(
-            buffer.pointer, self._library.dtypes[dtype.name], int(dtype != buffer.dtype),
-            function_address('MXNDArrayGetData'), function_address('MXNDArrayFree'), count,
-            _own_handles(self.gradients),
-            (ctypes.c_uint64 * count)(*(sizes or [array.size for array in self.gradients]))))
+        self.pointer = self._library.bucket_new(
+            buffer.pointer, self._library.dtypes[dtype.name], int(dtype != buffer.dtype), *_array_functions(), count,
+            _own_handles(self.gradients), library.counts(sizes or [array.size for array in self.gradients]))
         weakref.finalize(self, self._library.bucket_close, self.pointer).atexit = False
 
     def start(self, priority: int, scatter: bool = False) -> None:
@@ -44,7 +43,7 @@ class GradientBucket:
         With `scatter` it is a reduce-scatter: this worker gets the sums of its own range, see :class:`AllreduceBuffer`.
         """
         self.buffer.set_priority(priority)
-        share = self._library.checked(self._library.bucket_share(self.pointer))
+        share = self._library.bucket_share(self.pointer)
         push_native(self._library.bucket_scatter if scatter else self._library.bucket_start, share, self._gradients,
                     self.buffer.handles, priority, b'mxhybrid_bucket', self._library.bucket_close)
 
@@ -80,9 +79,7 @@ class DenseUpdate:
         arrays = [array for slots in zip(weights, gradients or [None] * count, states[::2], states[1::2],
                                          written_copies) for array in slots]
         #: The compiled references to the arrays, as long as this object lives.
-        self._pointer = compiled.checked(compiled.arrays_new(
-            function_address('MXNDArrayGetData'), function_address('MXNDArrayFree'), layout_function(), len(arrays),
-            _own_handles(arrays)))
+        self._pointer = compiled.arrays_new(*_array_functions(), layout_function(), len(arrays), _own_handles(arrays))
         weakref.finalize(self, compiled.arrays_close, self._pointer).atexit = False
 
     def is_of(self, weights: Sequence[Any], states: Sequence[Any], copies: Sequence[Any] = ()) -> bool:
@@ -95,10 +92,10 @@ class DenseUpdate:
         """
         count = len(update.rates[0])
         lrs, wds = [(ctypes.c_double * count)(*values) for values in update.rates]
-        parameter = self._library.checked(self._library.update_new(
+        parameter = self._library.update_new(
             None if bucket is None else bucket.pointer, self._number, self._library.rules[update.rule],
             self._library.rule_settings(update.settings), int(update.in_lists), count, self._pointer, self._sizes, lrs,
-            wds))
+            wds)
         push_native_sync(self._library.update_run, parameter, self._reads if bucket is None else bucket.output_handles,
                          self._handles, priority, b'mxhybrid_update', self._library.update_close)
 
@@ -118,7 +115,6 @@ class Copies:
         self._library = library.load()
         self._sources, self._targets = list(sources), list(targets)
         self._from, self._to = handles_of(self._sources), handles_of(self._targets)
-        self._invoke, self._copy = function_address('MXImperativeInvokeEx'), operator_handle(b'_copyto')
 
     def is_of(self, sources: Sequence[Any], targets: Sequence[Any]) -> bool:
         """Return whether the copies are of the same objects."""
@@ -127,7 +123,11 @@ class Copies:
     def run(self) -> None:
         """Push the copies to the engine."""
         with fork_guard:  # a fork by another thread waits until the engine has all copies
-            check_call(self._library.copy_arrays(self._invoke, self._copy, len(self._sources), self._from, self._to))
+            check_call(self._library.copy_arrays(mxnet_functions(), len(self._sources), self._from, self._to))
+
+
+def _array_functions() -> List[Any]:
+    return [function_address(name) for name in ('MXNDArrayGetData', 'MXNDArrayFree')]
 
 
 def _own_handles(arrays: Sequence[Any]) -> Any:

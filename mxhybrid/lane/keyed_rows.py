@@ -39,7 +39,7 @@ class KeyedRows(NamedTuple):
             return self.rows.reshape(-1, width)
         loaded, table_rows = library.load(), packed([0], [self])
         sums = np.empty((len(self.keys), width), self.rows.dtype)
-        loaded.checked(loaded.sum_rows(loaded.dtypes[sums.dtype.name], width, _address(table_rows), _address(sums)))
+        loaded.sum_rows(loaded.dtypes[sums.dtype.name], width, _address(table_rows), _address(sums))
         return sums
 
     def write(self, rows: np.ndarray) -> None:
@@ -50,7 +50,7 @@ class KeyedRows(NamedTuple):
             target[:] = rows
             return
         loaded, table_rows, rows = library.load(), packed([0], [self]), np.ascontiguousarray(rows, target.dtype)
-        loaded.checked(loaded.write_rows(loaded.dtypes[rows.dtype.name], width, _address(rows), _address(table_rows)))
+        loaded.write_rows(loaded.dtypes[rows.dtype.name], width, _address(rows), _address(table_rows))
 
 
 def packed(numbers: Sequence[int], rows: Sequence[KeyedRows]) -> np.ndarray:
@@ -80,7 +80,7 @@ def distinct_keys(lists: Sequence[np.ndarray]) -> List[Tuple[np.ndarray, np.ndar
     keys, positions = np.empty(sum(sizes), np.int64), np.empty(sum(sizes), np.int32)
     counts = library.counts(sizes)
     addresses = (ctypes.c_void_p * max(1, len(arrays)))(*map(_address, arrays))
-    loaded.checked(loaded.distinct_keys(len(arrays), addresses, counts, _address(keys), _address(positions)))
+    loaded.distinct_keys(len(arrays), addresses, counts, _address(keys), _address(positions))
     results, first_key, first_position = [], 0, 0
     for size, count in zip(sizes, counts):
         results.append((keys[first_key:first_key + count], positions[first_position:first_position + size]))

@@ -13,8 +13,7 @@ Failed = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 Observer = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint32)
 StoreFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-_SHAPE = [U64, U32, U32, U32, U32, NUMBERS, U32]
-_DYNAMIC_SHAPE = [U32, U32, U32, U32, U32, NUMBERS, U32]
+_SHAPE = [U64, U32, U32, U32, U32, U32, NUMBERS, U32]
 _MEMBERSHIP = [U32, NUMBERS, U32, NUMBERS]
 
 #: The result and parameters of each function, by its name without ``lane_``.
@@ -25,16 +24,13 @@ _FUNCTIONS = {
     'agent_connect': (INT, [POINTER, U32, INT]),
     'agent_add_worker': (INT, [POINTER, U32, INT]),
     'agent_add_table': (INT, [POINTER, U32] + _SHAPE),
-    'agent_add_dynamic_table': (INT, [POINTER, U32, ctypes.c_char_p] + _DYNAMIC_SHAPE + [
+    'agent_add_dynamic_table': (INT, [POINTER, U32, ctypes.c_char_p] + _SHAPE + [
         U32, ctypes.c_double, U64, U32, U64, U64, INT, ctypes.c_char_p, U64, U32]),
     'agent_with_store': (INT, [POINTER, U32, U32, StoreFunction]),
-    'worker_add_dynamic_table': (INT, [POINTER, U32] + _DYNAMIC_SHAPE),
     'agent_table': (INT, [POINTER, U32]),
     'agent_attach': (INT, [POINTER, U32, U32, INT]),
     'agent_drop_table': (INT, [POINTER, U32]),
-    'agent_open_allreduce': (INT, [POINTER, U64, U32, U32, U64, INT]),
-    'agent_open_ranges': (INT, [POINTER, U64, U32, U32, U64, U32, COUNTS, INT]),
-    'agent_open_quantized': (INT, [POINTER, U64, U32, U64, INT]),
+    'agent_open_allreduce': (INT, [POINTER, U64, U32, U32, U64, U32, COUNTS, INT, INT]),
     'agent_drop_allreduce': (INT, [POINTER, U64]),
     'agent_shard': (POINTER, [POINTER, U32, U32]),
     'agent_set_rule': (INT, [POINTER, U32, U32, U32, U32, DOUBLES]),
@@ -51,10 +47,8 @@ _FUNCTIONS = {
     'worker_attach': (INT, [POINTER, U32, U32, INT]),
     'worker_drop_table': (INT, [POINTER, U32]),
     'worker_push': (INT, [POINTER, U32, POINTER, U32, POINTER, INT, U32]),
-    'worker_post': (INT, [POINTER, U32, POINTER, U32, U32, INT, U32, U32]),
+    'worker_post': (INT, [POINTER, U32, POINTER, U32, U32, U32, U32]),
     'worker_wait': (INT, [POINTER, U32, INT, POINTER, INT]),
-    'delivery_new': (POINTER, [POINTER, U32, INT, POINTER]),
-    'worker_deliver': (None, [POINTER, POINTER, POINTER]),
     'distinct_keys': (INT, [U32, POINTERS, COUNTS, POINTER, POINTER]),
     'sum_rows': (INT, [U32, U64, POINTER, POINTER]),
     'write_rows': (INT, [U32, U64, POINTER, POINTER]),
@@ -66,7 +60,7 @@ _FUNCTIONS = {
     'worker_lags': (INT, [POINTER, U32, COUNTS]),
     'worker_wait_for_deliveries': (INT, [POINTER, U32, INT]),
     'worker_overflows': (INT, [POINTER, U32]),
-    'worker_traffic': (INT, [POINTER, ctypes.POINTER(U64), U32]),
+    'worker_traffic': (None, [POINTER, COUNTS]),
     'worker_cache_counts': (INT, [POINTER, U32, COUNTS]),
     'worker_allreduce_agent': (INT, [POINTER, U64]),
     'worker_open_allreduce': (INT, [POINTER, U64, U32, U64]),
@@ -80,8 +74,7 @@ _FUNCTIONS = {
     'allreduce_scatter': (None, [POINTER, POINTER, POINTER]),
     'allreduce_gather': (None, [POINTER, POINTER, POINTER]),
     'agent_open_channel': (INT, [POINTER, U32, INT, U32, U32, U32, INT]),
-    'worker_open_incoming': (INT, [POINTER, U32, U64]),
-    'worker_open_outgoing': (INT, [POINTER, U32, U64]),
+    'worker_open_channel': (INT, [POINTER, U32, INT, U64]),
     'worker_link': (INT, [POINTER, U32, INT, INT]),
     'worker_channel_agent': (INT, [POINTER, U32, U32]),
     'worker_link_by_agents': (INT, [POINTER, U32, U32]),
@@ -97,7 +90,7 @@ _FUNCTIONS = {
     'transfer_run_new': (POINTER, [POINTER, POINTER, POINTER]),
     'transfer_run_close': (None, [POINTER]),
     'transfer_start': (None, [POINTER, POINTER, POINTER]),
-    'bucket_new': (POINTER, [POINTER, U32, INT, POINTER, POINTER, U32, POINTERS, ctypes.POINTER(U64)]),
+    'bucket_new': (POINTER, [POINTER, U32, INT, POINTER, POINTER, U32, POINTERS, COUNTS]),
     'bucket_share': (POINTER, [POINTER]),
     'bucket_close': (None, [POINTER]),
     'bucket_start': (None, [POINTER, POINTER, POINTER]),
@@ -107,7 +100,7 @@ _FUNCTIONS = {
     'update_new': (POINTER, [POINTER, U32, U32, DOUBLES, INT, U32, POINTER, COUNTS, DOUBLES, DOUBLES]),
     'update_close': (None, [POINTER]),
     'update_run': (None, [POINTER, POINTER]),
-    'copy_arrays': (INT, [POINTER, POINTER, U32, POINTERS, POINTERS]),
+    'copy_arrays': (INT, [POINTER, U32, POINTERS, POINTERS]),
     'worker_close': (None, [POINTER]),
     'receive_windows': (None, [U32, COUNTS, COUNTS, ctypes.c_double, U32, POINTER, POINTER]),
     'read_row_ids': (I64, [POINTER, POINTER, I64, I64, POINTER]),
@@ -121,5 +114,5 @@ def load() -> Library:
     missing.
     """
     loaded = row_store_library.load()
-    loaded.declare(_FUNCTIONS)
+    loaded.declare(_FUNCTIONS, unchecked=('copy_arrays', 'read_row_ids', 'read_rows'))
     return loaded

@@ -16,6 +16,8 @@ from .worker import Lane
 
 _NO_ARRAYS = handles_of([])
 _VALUE = np.dtype(np.uint64)
+#: Bytes of all rings of a channel.  They are address space; only pages that were written take memory.
+_RING_BYTES = 1 << 32
 
 #: The position of a piece in an array.
 Slices = Sequence[slice]
@@ -65,7 +67,7 @@ class Channels:
 
     def _share(self, rank: int, connection: Connection) -> None:
         """Send another worker the memory that it needs of this one."""
-        incoming = self._library.checked(self._library.worker_open_incoming(self._lane.pointer, rank, 0))
+        incoming = self._library.worker_open_channel(self._lane.pointer, rank, 0, _RING_BYTES)
         connection.send(['channel', self.rank], incoming)
         connection.send(['block', self.rank], self._library.worker_block(self._lane.pointer))
 
@@ -80,19 +82,18 @@ class Channels:
                 descriptors.append(descriptor)
             if rank > self.rank:
                 self._share(rank, connection)
-            self._library.checked(self._library.worker_link(self._lane.pointer, rank, *descriptors))
+            self._library.worker_link(self._lane.pointer, rank, *descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
     def _open_by_agent(self, rank: int) -> None:
         pointer = self._lane.pointer
-        agent = self._library.checked(self._library.worker_channel_agent(pointer, self.rank, rank))
-        self._lane.open_channel(agent, True, self.rank, rank,
-                                self._library.checked(self._library.worker_open_outgoing(pointer, rank, 0)))
-        self._lane.open_channel(agent, False, rank, self.rank,
-                                self._library.checked(self._library.worker_open_incoming(pointer, rank, 0)))
-        self._library.checked(self._library.worker_link_by_agents(pointer, rank, agent))
+        agent = self._library.worker_channel_agent(pointer, self.rank, rank)
+        for outgoing, ranks in ((True, (self.rank, rank)), (False, (rank, self.rank))):
+            channel = self._library.worker_open_channel(pointer, rank, int(outgoing), _RING_BYTES)
+            self._lane.open_channel(agent, outgoing, *ranks, channel)
+        self._library.worker_link_by_agents(pointer, rank, agent)
 
     def transfer(self, tag: int, dtype: Any, source: Optional[Tuple[int, ...]], target: Optional[Tuple[int, ...]],
                  adds: bool) -> 'PersistentTransfer':
@@ -121,8 +122,7 @@ class PersistentTransfer:
         self._source, self._target = self._strides(source), self._strides(target)
         size = 0 if target is None else int(np.prod(target)) * self._dtype.itemsize
         #: A reference to the compiled transfer, for compiled functions.
-        self.pointer = self._library.checked(self._library.transfer_new(
-            worker, rank, tag, self._library.dtypes[name], int(adds), size))
+        self.pointer = self._library.transfer_new(worker, rank, tag, self._library.dtypes[name], int(adds), size)
         weakref.finalize(self, self._library.transfer_close, self.pointer).atexit = False
 
     def _strides(self, shape: Optional[Tuple[int, ...]]) -> Tuple[int, ...]:
@@ -130,39 +130,32 @@ class PersistentTransfer:
                                               for axis in range(len(shape)))
 
     @staticmethod
-    def _shape(box: Slices) -> Any:
-        return library.counts([part.stop - part.start for part in box])
-
-    @staticmethod
-    def _position(box: Slices, strides: Tuple[int, ...]) -> Tuple[int, Any]:
-        return sum(part.start * stride for part, stride in zip(box, strides)), library.counts(strides)
+    def _piece(box: Slices, strides: Tuple[int, ...]) -> Tuple[int, Any, int, Any]:
+        """Return dimensions, shape, offset and strides of a piece, for compiled functions."""
+        return (len(box), library.counts([part.stop - part.start for part in box]),
+                sum(part.start * stride for part, stride in zip(box, strides)), library.counts(strides))
 
     def send(self, rank: int, box: Slices) -> None:
         """Send a piece of the source to another worker."""
-        self._library.checked(self._library.transfer_send(self.pointer, rank, len(box), self._shape(box),
-                                                          *self._position(box, self._source)))
+        self._library.transfer_send(self.pointer, rank, *self._piece(box, self._source))
 
     def receive(self, rank: int, box: Slices) -> None:
         """Receive a piece of the target from another worker."""
-        self._library.checked(self._library.transfer_receive(self.pointer, rank, len(box), self._shape(box),
-                                                             *self._position(box, self._target)))
+        self._library.transfer_receive(self.pointer, rank, *self._piece(box, self._target))
 
     def copy_local(self, source: Slices, target: Slices) -> None:
         """Copy a piece of the source to a piece of the target."""
-        self._library.checked(self._library.transfer_copy_local(self.pointer, len(source), self._shape(source),
-                                                                *self._position(source, self._source),
-                                                                *self._position(target, self._target)))
+        self._library.transfer_copy_local(self.pointer, *self._piece(source, self._source),
+                                          *self._piece(target, self._target)[2:])
 
     def fill(self, box: Slices, value: float) -> None:
         """Fill a piece of the target with a value."""
         raw = np.array([value], self._dtype).tobytes().ljust(_VALUE.itemsize, b'\0')
-        self._library.checked(self._library.transfer_fill(self.pointer, len(box), self._shape(box),
-                                                          *self._position(box, self._target),
-                                                          int(np.frombuffer(raw, _VALUE)[0])))
+        self._library.transfer_fill(self.pointer, *self._piece(box, self._target), int(np.frombuffer(raw, _VALUE)[0]))
 
     def open(self) -> None:
         """Complete the description."""
-        self._library.checked(self._library.transfer_open(self.pointer))
+        self._library.transfer_open(self.pointer)
 
     @property
     def is_under_way(self) -> bool:
@@ -178,6 +171,6 @@ class PersistentTransfer:
         """Push a run of the transfer to the engine, from the address `source` to the address `target`.  It writes the
         arrays `writes`, as :func:`mxhybrid.native.engine.handles_of` returns them.
         """
-        run = self._library.checked(self._library.transfer_run_new(self.pointer, source, target))
+        run = self._library.transfer_run_new(self.pointer, source, target)
         push_native(self._library.transfer_start, run, _NO_ARRAYS, writes, priority, b'mxhybrid_transfer',
                     self._library.transfer_run_close)

@@ -15,7 +15,7 @@ from ..native.forks import fork_guard
 from ..telemetry.recorder import OFF, AnyRecorder
 from ..telemetry.traffic import Network
 from . import library
-from .agent import DynamicShape, Shape, dynamic_shape_for_library, shape_for_library
+from .agent import Shape
 from .keyed_rows import KeyedRows, packed
 from .membership import Membership
 from .row_arrays import FEW_BYTES, mxnet_functions
@@ -46,10 +46,9 @@ class Lane:
         self._local = membership.local_rank(rank)
         hosts, workers = membership.agent_hosts, membership.worker_counts
         host = membership.hosts.index(membership.memory_domains[rank])
-        self._handle = self._library.checked(self._library.worker_new(
-            host, self._local, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers)))
         #: The compiled worker, for compiled functions.
-        self.pointer = self._handle
+        self.pointer = self._library.worker_new(host, self._local, len(hosts), library.numbers(hosts), len(workers),
+                                                library.numbers(workers))
         self._agents: Dict[int, Connection] = {}
         #: Held from a request to an agent to its answer.
         self._request_lock = threading.Lock()
@@ -62,10 +61,10 @@ class Lane:
 
     def _add_agent(self, agent: int, connection: Connection) -> None:
         self._agents[agent] = connection
-        connection.send(['worker', self._local], self._library.worker_block(self._handle))
+        connection.send(['worker', self._local], self._library.worker_block(self.pointer))
         doorbell, block = self._descriptor(agent), self._descriptor(agent)
         try:
-            self._library.checked(self._library.worker_add_agent(self._handle, agent, doorbell, block))
+            self._library.worker_add_agent(self.pointer, agent, doorbell, block)
         finally:
             os.close(block)
 
@@ -84,21 +83,13 @@ class Lane:
     def open(self, table: Any, number: int, shape: Shape) -> None:
         """Open a table that all agents have."""
         self.forget(table)
-        self._share(table, number, self._library.checked(
-            self._library.worker_add_table(self._handle, number, *shape_for_library(shape))))
-
-    def open_dynamic(self, table: Any, number: int, shape: DynamicShape) -> None:
-        """Open a dynamic table that all agents have."""
-        self._share(table, number, self._library.checked(
-            self._library.worker_add_dynamic_table(self._handle, number, *dynamic_shape_for_library(shape))))
-
-    def _share(self, table: Any, number: int, own_memory: int) -> None:
+        own_memory = self._library.worker_add_table(self.pointer, number, *shape.for_library())
         for agent, connection in self._agents.items():
             with self._request_lock:
                 connection.send(['table', number, self._local], own_memory)
                 agent_memory = self._descriptor(agent)
             try:
-                self._library.checked(self._library.worker_attach(self._handle, number, agent, agent_memory))
+                self._library.worker_attach(self.pointer, number, agent, agent_memory)
             finally:
                 os.close(agent_memory)
         self._numbers[table.index] = number
@@ -110,23 +101,23 @@ class Lane:
         `ends` has the end of the range of each worker, in the order of :meth:`Membership.workers_by_host`.  `quantized`
         values, of float32, travel between hosts as int8.
         """
-        own_memory = self._library.checked(self._library.worker_open_allreduce(self._handle, number, dtype, count))
-        agent = self._library.checked(self._library.worker_allreduce_agent(self._handle, number))
+        own_memory = self._library.worker_open_allreduce(self.pointer, number, dtype, count)
+        agent = self._library.worker_allreduce_agent(self.pointer, number)
         # Behind the input: a message may have no room for the ends of all workers.
         os.pwrite(own_memory, np.array(ends, np.uint64).tobytes(), os.fstat(own_memory).st_size)
         with self._request_lock:
             self._agents[agent].send(['allreduce', number, self._local, dtype, count, len(ends), quantized], own_memory)
             agent_memory = self._descriptor(agent)
         try:
-            return self._library.checked(self._library.worker_attach_allreduce(self._handle, number, agent_memory))
+            return self._library.worker_attach_allreduce(self.pointer, number, agent_memory)
         finally:
             os.close(agent_memory)
 
     def drop_allreduce(self, number: int) -> None:
         """Drop an allreduce that is not under way."""
-        agent = self._library.checked(self._library.worker_allreduce_agent(self._handle, number))
+        agent = self._library.worker_allreduce_agent(self.pointer, number)
         self._agents[agent].send(['drop allreduce', number])
-        self._library.checked(self._library.worker_drop_allreduce(self._handle, number))
+        self._library.worker_drop_allreduce(self.pointer, number)
 
     def open_channel(self, agent: int, outgoing: bool, source: int, target: int, channel: int) -> None:
         """Ask an agent to map a channel to or from a worker of another host; `channel` is its descriptor."""
@@ -140,9 +131,8 @@ class Lane:
         number = self._numbers[table.index]
         ids, rows = np.ascontiguousarray(ids, np.int64), np.ascontiguousarray(rows, table.dtype)
         with self._trace.span('hand over ' + table.name, 'servers'):
-            while self._library.checked(self._library.worker_push(self._handle, number, ids.ctypes.data, len(ids),
-                                                                  rows.ctypes.data, _SLICE_MS,
-                                                                  _EXACT_ROWS if exact else 0)):
+            while self._library.worker_push(self.pointer, number, ids.ctypes.data, len(ids), rows.ctypes.data,
+                                            _SLICE_MS, _EXACT_ROWS if exact else 0):
                 pass
         self._pushed.add(number)
 
@@ -155,8 +145,8 @@ class Lane:
         pushes, first = packed(numbers, rows), 0
         with self._trace.span('hand over %d tables' % len(tables), 'servers'):
             while first < len(tables):
-                first += self._library.checked(self._library.worker_push_tables(
-                    self._handle, pushes[first:].ctypes.data, len(tables) - first, _SLICE_MS))
+                first += self._library.worker_push_tables(self.pointer, pushes[first:].ctypes.data, len(tables) - first,
+                                                          _SLICE_MS)
         self._pushed.update(numbers)
 
     def request(self, table: Any, ids: np.ndarray, priority: int, ahead: int = 0) -> Callable[[np.ndarray], None]:
@@ -174,7 +164,7 @@ class Lane:
                  ) -> Callable[[np.ndarray], None]:
         number = self._numbers[table.index]
         ids = np.ascontiguousarray(ids, np.int64)
-        request = self._post(number, ids, flags, False, lag, ahead)
+        request = self._post(number, ids, flags, lag, ahead)
         span: Optional[int] = None
         if self._trace.enabled:
             span = self._trace.new_id()
@@ -196,26 +186,20 @@ class Lane:
 
     def deliver(self, table: Any, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int) -> None:
         """Request rows that an operation of the engine writes to `rows`, the contiguous memory of `array`."""
-        number = self._numbers[table.index]
-        ids = np.ascontiguousarray(ids, np.int64)
-        delivery = self._library.checked(self._library.delivery_new(
-            self._handle, number, self._post(number, ids, 0, True, table.lag), rows.ctypes.data))
-        push_native(self._library.worker_deliver, delivery, handles_of([]), handles_of([array]), priority,
-                    b'mxhybrid_rows')
+        self.deliver_tables([table], [KeyedRows(np.ascontiguousarray(ids, np.int64), None, rows)], array, priority)
 
     def deliver_tables(self, tables: Sequence[Any], rows: Sequence[KeyedRows], array: Any, priority: int = 0) -> None:
-        """Request rows of several dynamic tables, which one operation of the engine writes to the memory of `array`.
+        """Request rows of several tables, which one operation of the engine writes to the memory of `array`.
 
         Keys are those of :func:`mxhybrid.lane.keyed_rows.distinct_keys`; the rows of each part are in that memory.
         """
         requests = packed([self._numbers[table.index] for table in tables], rows)
         handles = np.full(len(tables), -1, np.int32)
         stalenesses = library.numbers([table.lag for table in tables])
-        while self._library.checked(self._library.worker_post_tables(
-                self._handle, requests.ctypes.data, stalenesses, len(tables), handles.ctypes.data)):
+        while self._library.worker_post_tables(self.pointer, requests.ctypes.data, stalenesses, len(tables),
+                                               handles.ctypes.data):
             time.sleep(0.001)  # all requests of a table are in use
-        deliveries = self._library.checked(self._library.deliveries_new(
-            self._handle, requests.ctypes.data, len(tables), handles.ctypes.data))
+        deliveries = self._library.deliveries_new(self.pointer, requests.ctypes.data, len(tables), handles.ctypes.data)
         push_native(self._library.worker_deliver_tables, deliveries, handles_of([]), handles_of([array]), priority,
                     b'mxhybrid_rows')
 
@@ -228,9 +212,8 @@ class Lane:
         number, ids, handles = self._numbers[table.index], np.ascontiguousarray(ids, np.int64), handles_of(outs)
         while True:
             with fork_guard:  # a fork by another thread waits until the engine has all operations
-                result = self._library.checked(self._library.worker_pull(
-                    self._handle, mxnet_functions(), number, ids.ctypes.data, len(ids), handles, len(outs), priority,
-                    table.lag))
+                result = self._library.worker_pull(self.pointer, mxnet_functions(), number, ids.ctypes.data, len(ids),
+                                                   handles, len(outs), priority, table.lag)
             if result == 3:
                 check_call(-1)
             if result != 1:
@@ -239,7 +222,7 @@ class Lane:
 
     def overflows(self, table: Any) -> List[str]:
         """Return the kinds of values of a table that did not fit into float16 since the last call."""
-        flags = self._library.checked(self._library.worker_overflows(self._handle, self._numbers[table.index]))
+        flags = self._library.worker_overflows(self.pointer, self._numbers[table.index])
         return [kind for flag, kind in _OVERFLOWS.items() if flags & flag]
 
     def settle_deliveries(self, table: Any) -> None:
@@ -247,7 +230,7 @@ class Lane:
         number = self._numbers.get(table.index)
         if number is None:
             return
-        while self._library.checked(self._library.worker_wait_for_deliveries(self._handle, number, _SLICE_MS)):
+        while self._library.worker_wait_for_deliveries(self.pointer, number, _SLICE_MS):
             pass
 
     def lags(self, table: Any) -> List[int]:
@@ -258,21 +241,18 @@ class Lane:
         number = self._numbers.get(table.index)
         lags = (ctypes.c_uint64 * (_MAX_STALENESS + 1))()
         if number is not None:
-            self._library.checked(self._library.worker_lags(self._handle, number, lags))
+            self._library.worker_lags(self.pointer, number, lags)
         return list(lags)
 
-    def _post(self, number: int, ids: np.ndarray, flags: int, delivered: bool = False, lag: int = 0, ahead: int = 0
-              ) -> int:
+    def _post(self, number: int, ids: np.ndarray, flags: int, lag: int = 0, ahead: int = 0) -> int:
         while True:
-            request = self._library.checked(self._library.worker_post(
-                self._handle, number, ids.ctypes.data, len(ids), flags, int(delivered), lag, ahead))
+            request = self._library.worker_post(self.pointer, number, ids.ctypes.data, len(ids), flags, lag, ahead)
             if request >= 0:
                 return request
             time.sleep(0.001)  # all requests of the table are in use
 
     def _wait(self, number: int, request: int, rows: np.ndarray) -> None:
-        while self._library.checked(self._library.worker_wait(self._handle, number, request, rows.ctypes.data,
-                                                              _SLICE_MS)):
+        while self._library.worker_wait(self.pointer, number, request, rows.ctypes.data, _SLICE_MS):
             pass
 
     def settle(self) -> None:
@@ -285,7 +265,7 @@ class Lane:
     def network(self) -> Network:
         """Return the bytes between this host and others so far, as counted by its agents."""
         counts = (ctypes.c_uint64 * (2 * _KINDS))()
-        self._library.checked(self._library.worker_traffic(self._handle, counts, _KINDS))
+        self._library.worker_traffic(self.pointer, counts)
         return {name: {'sent': sum(counts[kind] for kind in kinds),
                        'received': sum(counts[_KINDS + kind] for kind in kinds)} for name, kinds in _MESSAGES.items()}
 
@@ -295,7 +275,7 @@ class Lane:
         if number is None:
             return 0, 0
         counts = library.counts([0, 0])
-        self._library.checked(self._library.worker_cache_counts(self._handle, number, counts))
+        self._library.worker_cache_counts(self.pointer, number, counts)
         return counts[0], counts[1]
 
     def number(self, table: Any) -> Optional[int]:
@@ -311,7 +291,7 @@ class Lane:
         number = self._numbers.pop(table.index, None)
         if number is not None:
             self._pushed.discard(number)
-            self._library.checked(self._library.worker_drop_table(self._handle, number))
+            self._library.worker_drop_table(self.pointer, number)
 
     def close(self) -> None:
         """Close the connections with the agents; no call may follow."""

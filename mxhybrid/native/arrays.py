@@ -40,14 +40,15 @@ nd.ndarray.dl_managed_tensor_deleter = _release_memory
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_release_memory))
 
 
-def _pointer(array):
+def address_in_memory(array):
+    """Return the address of the values of a dense array; does not wait."""
     pointer = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
     return pointer.value
 
 
 def _pointer_view(array, shape, dtype):
-    pointer = _pointer(array)
+    pointer = address_in_memory(array)
     count = math.prod(shape)
     if not count or not pointer:
         return np.empty(shape, dtype)
@@ -61,24 +62,13 @@ def is_same(objects, others):
     return len(objects) == len(others) and all(map(operator.is_, objects, others))
 
 
-def memory_of(array):
-    """Return a number that two arrays have in common if they share memory, as views do; does not wait.
-
-    It is the address of the array's Chunk, to which the first member of ``NDArray`` points
-    (``include/mxnet/ndarray.h``).
-    """
-    return ctypes.c_void_p.from_address(array.handle.value).value
-
-
 def host_view(array):
     """View a dense array as NumPy: shared memory on the CPU, a copy from any other device.
 
     The view keeps the memory alive and is valid until `array` is resized.  Waits for pending writes.
     """
     array.wait_to_read()
-    if array.context.device_type not in _HOST_DEVICES:
-        return array.asnumpy()
-    return _pointer_view(array, array.shape, array.dtype)
+    return unwritten_view(array) if is_in_host_memory(array.context) else array.asnumpy()
 
 
 def parts_of(array, shapes):
@@ -128,11 +118,6 @@ def unwritten_view(array):
     return _pointer_view(array, array.shape, array.dtype)
 
 
-def address_in_memory(array):
-    """Return the address of the values of a dense array; does not wait."""
-    return _pointer(array)
-
-
 def row_sparse_parts(array):
     """Return the row ids (int64, a copy) and the rows, of shape (n, width), of a row_sparse array.
 
@@ -144,7 +129,7 @@ def row_sparse_parts(array):
     if not indices.shape or not indices.shape[0]:
         return np.empty(0, np.int64), np.empty((0, width), array.dtype)
     ids = indices.asnumpy().astype(np.int64, copy=False)
-    if array.context.device_type not in _HOST_DEVICES:
+    if not is_in_host_memory(array.context):
         return ids, array.data.asnumpy().reshape(len(ids), width)
     return ids, _pointer_view(array, (len(ids), width), array.dtype)
 

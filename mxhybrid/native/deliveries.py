@@ -38,16 +38,9 @@ class Deliveries:
     def _run(self) -> None:
         fork_guard.serve()
         try:
-            while self._next():
-                pass
+            for deliver, complete in iter(self._begun.get, None):
+                deliver()
+                complete()
+                del deliver, complete  # they keep arrays
         except BaseException as error:
             self._on_failure(error)
-
-    def _next(self) -> bool:
-        item = self._begun.get()
-        if item is None:
-            return False
-        deliver, complete = item
-        deliver()
-        complete()
-        return True

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Sequence
 
 from mxnet.base import _LIB, check_call
 
+from .arrays import address_in_memory
 from .forks import fork_guard
 
 #: ``void (*)(void *run_context, void *parameter)``, EngineSyncFunc of ``include/mxnet/c_api.h``.
@@ -22,7 +23,7 @@ _AsyncFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes
 _CallBack = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 #: ``FnProperty::kCPUPrioritized`` of ``include/mxnet/engine.h``, as of Horovod's operations, which has its own threads.
-_PRIORITIZED = 3
+_PRIORITIZED = ctypes.c_int(3)
 
 
 class _Context(ctypes.Structure):
@@ -38,7 +39,6 @@ class _OnComplete(ctypes.Structure):
 
 
 _CPU = _Context(1, 0)
-_PRIORITIZED_PROPERTY = ctypes.c_int(_PRIORITIZED)
 
 #: An empty function, kept for ever because the engine may call it at any time.
 _NOTHING = _SyncFunction(lambda *_: None)
@@ -57,9 +57,7 @@ def handles_of(arrays: Sequence[Any]) -> Any:
 def address_of(array: Any) -> Any:
     """Return the address of the values of an array on the CPU, in its default layout, after pending writes."""
     array.wait_to_read()
-    pointer = ctypes.c_void_p()
-    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
-    return pointer.value
+    return address_in_memory(array)
 
 
 def function_address(name: str) -> Any:
@@ -68,7 +66,7 @@ def function_address(name: str) -> Any:
 
 
 def operator_handle(name: bytes) -> Any:
-    """Return the handle of an operator in MXNet's C interface."""
+    """Return the handle of an operator in MXNet's C interface; MXNetError if there is none."""
     handle = ctypes.c_void_p()
     check_call(_LIB.NNGetOpHandle(name, ctypes.byref(handle)))
     return handle
@@ -77,7 +75,7 @@ def operator_handle(name: bytes) -> Any:
 def write_after(arrays: List[Any], targets: List[Any]) -> None:
     """Order later operations on `targets` after pending writes to `arrays`, without touching either."""
     check_call(_LIB.MXEnginePushSyncND(
-        _NOTHING, None, None, ctypes.byref(_Context(1, 0)), handles_of(arrays), ctypes.c_int(len(arrays)),
+        _NOTHING, None, None, ctypes.byref(_CPU), handles_of(arrays), ctypes.c_int(len(arrays)),
         handles_of(targets), ctypes.c_int(len(targets)), None, ctypes.c_int(0), b'mxhybrid_order'))
 
 
@@ -99,17 +97,16 @@ def push_native(function: Any, parameter: int, reads: Any, writes: Any, priority
     with fork_guard:
         check_call(_LIB.MXEnginePushAsyncND(
             function, ctypes.c_void_p(parameter), delete, ctypes.byref(_CPU), reads, ctypes.c_int(len(reads)), writes,
-            ctypes.c_int(len(writes)), ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name,
-            ctypes.c_bool(False)))
+            ctypes.c_int(len(writes)), ctypes.byref(_PRIORITIZED), ctypes.c_int(priority), name, ctypes.c_bool(False)))
 
 
-def push_native_sync(function: Any, parameter: int, reads: Any, writes: Any, priority: int, name: bytes, delete: Any
-                     ) -> None:
+def push_native_sync(function: Any, parameter: int, reads: Any, writes: Any, priority: int, name: bytes,
+                     delete: Any = None) -> None:
     """Push a compiled function, an EngineSyncFunc, to the engine; see :func:`push_native`."""
     with fork_guard:
         check_call(_LIB.MXEnginePushSyncND(
             function, ctypes.c_void_p(parameter), delete, ctypes.byref(_CPU), reads, ctypes.c_int(len(reads)), writes,
-            ctypes.c_int(len(writes)), ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name))
+            ctypes.c_int(len(writes)), ctypes.byref(_PRIORITIZED), ctypes.c_int(priority), name))
 
 
 def _set_event(_: Any, on_complete: int, number: int) -> None:
@@ -135,7 +132,7 @@ def when_written(arrays: List[Any]) -> threading.Event:
     with fork_guard:
         check_call(_LIB.MXEnginePushAsyncND(
             _SET_EVENT, ctypes.c_void_p(number), None, ctypes.byref(_CPU), handles_of(arrays), len(arrays), None, 0,
-            ctypes.byref(_PRIORITIZED_PROPERTY), 0, b'mxhybrid_written', ctypes.c_bool(True)))
+            ctypes.byref(_PRIORITIZED), 0, b'mxhybrid_written', ctypes.c_bool(True)))
     return event
 
 
@@ -146,8 +143,6 @@ class Notifier:
         self._waiting: Dict[int, Callable[[], None]] = {}
         self._numbers = itertools.count(1)
         self._function = _SyncFunction(self._arrived)
-        self._context = _Context(1, 0)
-        self._property = ctypes.c_int(_PRIORITIZED)
 
     @fork_guard.called_by_engine
     def _arrived(self, _: Any, number: int) -> None:
@@ -160,10 +155,7 @@ class Notifier:
         """
         number = next(self._numbers)
         self._waiting[number] = callback
-        with fork_guard:
-            check_call(_LIB.MXEnginePushSyncND(
-                self._function, ctypes.c_void_p(number), None, ctypes.byref(self._context), handles_of([array]), 1,
-                None, 0, ctypes.byref(self._property), priority, b'mxhybrid_trace'))
+        push_native_sync(self._function, number, handles_of([array]), handles_of([]), priority, b'mxhybrid_trace')
 
 
 class Deferred:
@@ -179,18 +171,12 @@ class Deferred:
         self._waiting: Dict[int, Any] = {}
         self._numbers = itertools.count(1)
         self._function = _AsyncFunction(self._begin)
-        self._context = _Context(1, 0)
-        self._property = ctypes.c_int(_PRIORITIZED)
 
     def push(self, arrays: List[Any], operation: Any, priority: int = 0) -> None:
         """Push an operation that reads and writes `arrays` on the CPU, each of which occurs once."""
         number = next(self._numbers)
         self._waiting[number] = operation
-        with fork_guard:
-            check_call(_LIB.MXEnginePushAsyncND(
-                self._function, ctypes.c_void_p(number), None, ctypes.byref(self._context), None, 0,
-                handles_of(arrays), len(arrays), ctypes.byref(self._property), int(priority), b'mxhybrid_deferred',
-                ctypes.c_bool(False)))
+        push_native(self._function, number, handles_of([]), handles_of(arrays), priority, b'mxhybrid_deferred')
 
     @fork_guard.called_by_engine
     def _begin(self, _: Any, on_complete: int, number: int) -> None:

@@ -72,7 +72,7 @@ class ForkGuard:
     def __enter__(self) -> 'ForkGuard':
         me = threading.get_ident()
         with self._lock:
-            while not (self._closed_by is None or self._may_pass(me)):
+            while not self._may_pass(me):
                 self._changed.wait()
             self._inside[me] = self._inside.get(me, 0) + 1
             self._passages += 1

@@ -14,7 +14,7 @@ BOOKKEEPING = frozenset(['num_update', 'begin_num_update', 'aggregate_num', 'lr_
 
 def rates_of(optimizer: Any, key: Any) -> Tuple[float, float]:
     """Return learning rate and weight decay of a parameter, before a class changes them in its update on servers."""
-    return float(Optimizer._get_lrs(optimizer, [key])[0]), float(Optimizer._get_wds(optimizer, [key])[0])
+    return rates_of_all(optimizer, [key])[0]
 
 
 def rates_of_all(optimizer: Any, keys: List[Any]) -> List[Tuple[float, float]]:

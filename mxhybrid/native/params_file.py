@@ -3,6 +3,7 @@
 MXNet's own ``nd.save`` and ``nd.load`` need memory for all arrays together.
 """
 import ctypes
+import math
 import struct
 from typing import Any, BinaryIO, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
@@ -124,11 +125,8 @@ class ParamsReader:
                 dtype = np.dtype(_DTYPE_MX_TO_NP.get(number))
                 if dtype.kind not in 'fiub' or number not in _DTYPE_MX_TO_NP or min(shape) < 1:
                     return None
-                size = dtype.itemsize
-                for length in shape:
-                    size *= length
                 arrays.append(StoredArray(shape, dtype, self._handle.tell()))
-                self._handle.seek(size, 1)
+                self._handle.seek(dtype.itemsize * math.prod(shape), 1)
             names = _COUNT.unpack(self._take(_COUNT.size))[0]
             if names != count:
                 return None

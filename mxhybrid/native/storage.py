@@ -29,7 +29,7 @@ def are_separate(arrays: Sequence[Any]) -> bool:
 
 
 def storage_of(array: Any) -> Any:
-    """Return the address of the object that owns the storage of an array; see :func:`are_separate` for its use."""
+    """Return the address of the object that owns the storage of an array, which views have in common; does not wait."""
     return ctypes.c_void_p.from_address(array.handle.value).value
 
 

@@ -5,9 +5,10 @@ import math
 from typing import Any, Sequence, Tuple
 
 import mxnet as mx
-from mxnet.base import _LIB, c_str, check_call
+from mxnet.base import _LIB
 from mxnet.symbol import Symbol
 
+from .engine import operator_handle
 from .last_error import expected_errors
 
 #: Operators that make an array of one value, with the attributes ``shape`` and ``dtype``.
@@ -26,12 +27,10 @@ def symbol_function(op: str) -> Any:
 
 
 def _handle_of(op: str) -> ctypes.c_void_p:
-    handle = ctypes.c_void_p()
     try:
-        check_call(_LIB.NNGetOpHandle(c_str(op), ctypes.byref(handle)))
+        return operator_handle(op.encode())
     except mx.base.MXNetError as error:
         raise AttributeError('MXNet %s has no operator %s' % (mx.__version__, op)) from error
-    return handle
 
 
 def is_differentiable(symbol: Any) -> bool:

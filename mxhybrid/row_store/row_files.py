@@ -26,6 +26,7 @@ import numpy as np
 from ..base.errors import CheckpointError
 from ..base.file_digest import FileDigest
 from ..base.files import sync_directory
+from ..kernels.library import memory_view
 
 #: The most rows of a portion, and its bytes, unless that is less than a row.  Large portions would need more time for
 #: new pages of memory.
@@ -155,7 +156,7 @@ def save_rows(library: Any, store: Any, folder: Folder, columns: Sequence[Tuple[
     is_delta = since is not None and bool(library.row_store_knows_changes(store, since))
     row_bytes = sum(np.dtype(dtype).itemsize * int(np.prod(shape)) for _, dtype, shape in columns)
     portion_rows = _portion_rows(row_bytes, int(library.row_store_size(store)))
-    scan = library.checked(library.row_scan_new(store, since if is_delta else -1, portion_rows))
+    scan = library.row_scan_new(store, since if is_delta else -1, portion_rows)
     outputs: List[_Output] = []
     try:
         rows = int(library.row_scan_count(scan))
@@ -166,13 +167,12 @@ def save_rows(library: Any, store: Any, folder: Folder, columns: Sequence[Tuple[
                                    for _ in range(_WAITING_PORTIONS + 1)])
         with _WritingThread() as thread:
             while True:
-                count = library.checked(library.row_scan_next(scan))
+                count = library.row_scan_next(scan)
                 if not count:
                     break
                 portion = [values[:count] for values in next(buffers)]
                 addresses = {name: values.ctypes.data for (name, _, _), values in zip(columns, portion)}
-                library.checked(library.row_scan_read(
-                    scan, (ctypes.c_void_p * len(_COLUMNS))(*map(addresses.get, _COLUMNS))))
+                library.row_scan_read(scan, (ctypes.c_void_p * len(_COLUMNS))(*map(addresses.get, _COLUMNS)))
                 thread.add(outputs, portion)
             thread.finish()
         removed = _removed(library, store, since) if is_delta and since is not None else np.empty(0, np.int64)
@@ -234,9 +234,7 @@ def _waiting(library: Any, store: Any) -> List[np.ndarray]:
     count = int(library.row_store_waiting(store, addresses))
     if count < 0:
         return []
-    raw: List[Any] = [(ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address or 0)
-                      for (_, dtype), address in zip(WAITING_FILES, addresses)]
-    return [np.frombuffer(memory, dtype, count) for memory, (_, dtype) in zip(raw, WAITING_FILES)]
+    return [memory_view(address, (count,), dtype) for (_, dtype), address in zip(WAITING_FILES, addresses)]
 
 
 def load_waiting(library: Any, store: Any, path: str, partition: int, partitions: int) -> None:
@@ -246,23 +244,22 @@ def load_waiting(library: Any, store: Any, path: str, partition: int, partitions
     keys, numbers = (_mapped(path, name, dtype, ()) for name, dtype in WAITING_FILES)
     for first in range(0, len(keys), _PORTION_ROWS):
         portion = slice(first, first + _PORTION_ROWS)
-        own = _partition_of(library, keys[portion], partitions) == partition
+        own = partition_numbers(library, keys[portion], partitions) == partition
         own_keys, own_numbers = keys[portion][own], numbers[portion][own]
-        library.checked(library.row_store_restore_waiting(store, own_keys.ctypes.data, own_numbers.ctypes.data,
-                                                          len(own_keys)))
+        library.row_store_restore_waiting(store, own_keys.ctypes.data, own_numbers.ctypes.data, len(own_keys))
 
 
-def _partition_of(library: Any, keys: np.ndarray, partitions: int) -> np.ndarray:
+def partition_numbers(library: Any, keys: np.ndarray, partitions: int) -> np.ndarray:
     """Return the partition of each key: its hash modulo the number of partitions, uint32."""
-    partition_numbers = np.empty(len(keys), np.uint32)
-    library.partitions_of(keys.ctypes.data, len(keys), partitions, partition_numbers.ctypes.data)
-    return partition_numbers
+    numbers = np.empty(len(keys), np.uint32)
+    library.partitions_of(keys.ctypes.data, len(keys), partitions, numbers.ctypes.data)
+    return numbers
 
 
 def _removed(library: Any, store: Any, since: int) -> np.ndarray:
-    count = library.checked(library.row_store_removed(store, since, None, 0))
+    count = library.row_store_removed(store, since, None, 0)
     keys = np.empty(count, np.int64)
-    library.checked(library.row_store_removed(store, since, keys.ctypes.data, count))
+    library.row_store_removed(store, since, keys.ctypes.data, count)
     return keys
 
 
@@ -276,7 +273,7 @@ def load_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
                               'checkpoint' % (path, {name: len(values) for name, values in files.items()}))
     if os.path.exists(os.path.join(path, 'removed.npy')):
         removed = np.ascontiguousarray(_mapped(path, 'removed', np.int64, ()))
-        library.checked(library.row_store_erase(store, removed.ctypes.data, len(removed)))
+        library.row_store_erase(store, removed.ctypes.data, len(removed))
     row_dtype = {name: np.dtype(dtype) for name, dtype, _ in columns}['rows']
     row_bytes = sum(np.dtype(dtype).itemsize * int(np.prod(shape)) for _, dtype, shape in columns)
     portion_rows, loaded = _portion_rows(row_bytes, len(files['keys'])), 0
@@ -285,11 +282,10 @@ def load_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
         if portion['rows'].dtype != row_dtype:  # the table had another type in memory
             portion['rows'] = narrowed(widened(portion['rows'], np.float32), row_dtype)
         if partitions > 1:
-            own = _partition_of(library, portion['keys'], partitions) == partition
+            own = partition_numbers(library, portion['keys'], partitions) == partition
             portion = {name: np.ascontiguousarray(values[own]) for name, values in portion.items()}
-        library.checked(library.row_store_restore(
-            store, *[portion[name].ctypes.data if name in portion else None for name in _COLUMNS],
-            len(portion['keys'])))
+        library.row_store_restore(store, *[portion[name].ctypes.data if name in portion else None for name in _COLUMNS],
+                                  len(portion['keys']))
         loaded += len(portion['keys'])
     return loaded
 

@@ -127,10 +127,7 @@ def as_keys(keys: Any) -> np.ndarray:
 
 def partition_of(keys: Any, count: int) -> np.ndarray:
     """Return the partition of each key among `count` partitions: the key's hash modulo `count`, uint32."""
-    keys = as_keys(keys)
-    partitions = np.empty(len(keys), np.uint32)
-    library.load().partitions_of(keys.ctypes.data, len(keys), count, partitions.ctypes.data)
-    return partitions
+    return row_files.partition_numbers(library.load(), as_keys(keys), count)
 
 
 def newest_parts(directories: Sequence[str]) -> List[str]:
@@ -183,9 +180,8 @@ class RowStore:
         checked.check()
         check_row_dtype('', self.dtype, checked.row_dtype)
         self._library = library.load()
-        self._handle = self._library.checked(self._library.row_store_new(
-            self._library.dtypes[self.dtype.name], width, *initializer.for_library(),
-            *checked.for_library()))
+        self._handle = self._library.row_store_new(self._library.dtypes[self.dtype.name], width,
+                                                   *initializer.for_library(), *checked.for_library())
         self._state_widths: Sequence[int] = ()
 
     @classmethod
@@ -213,7 +209,7 @@ class RowStore:
     def set_state_widths(self, widths: Sequence[int]) -> None:
         """Set the number of elements a row of each array of optimizer state, at most two; they become zeros."""
         sizes = [width * self.dtype.itemsize for width in widths] + [0, 0]
-        self._library.checked(self._library.row_store_set_state_bytes(self._store, sizes[0], sizes[1]))
+        self._library.row_store_set_state_bytes(self._store, sizes[0], sizes[1])
         self._state_widths = tuple(widths)
 
     def set_updates(self, count: int) -> None:
@@ -224,8 +220,7 @@ class RowStore:
         """Return the rows of keys, of shape (number of keys, width).  Reading makes no rows."""
         keys = as_keys(keys)
         rows = np.empty((len(keys), self.width), self.dtype)
-        self._library.checked(self._library.row_store_read(self._store, keys.ctypes.data, len(keys),
-                                                           rows.ctypes.data))
+        self._library.row_store_read(self._store, keys.ctypes.data, len(keys), rows.ctypes.data)
         return rows
 
     def update(self, rule: str, settings: Mapping[str, float], keys: Any, gradients: Any, slot: int = 0) -> int:
@@ -234,38 +229,35 @@ class RowStore:
         `slot` is the number of the array of optimizer state of the rule 'assign state'.
         """
         keys, gradients = as_keys(keys), self._rows(gradients, len(as_keys(keys)), self.width)
-        return int(self._library.checked(self._library.row_store_update(
-            self._store, self._library.rules[rule], slot, self._library.rule_settings(settings), keys.ctypes.data,
-            gradients.ctypes.data, len(keys))))
+        return int(self._library.row_store_update(self._store, self._library.rules[rule], slot,
+                                                  self._library.rule_settings(settings), keys.ctypes.data,
+                                                  gradients.ctypes.data, len(keys)))
 
     def assign(self, keys: Any, rows: Any) -> None:
         """Set the rows of keys; keys without a row get one."""
         keys, rows = as_keys(keys), self._rows(rows, len(as_keys(keys)), self.width)
-        self._library.checked(self._library.row_store_assign(self._store, keys.ctypes.data, rows.ctypes.data,
-                                                             len(keys)))
+        self._library.row_store_assign(self._store, keys.ctypes.data, rows.ctypes.data, len(keys))
 
     def read_state(self, slot: int, keys: Any) -> np.ndarray:
         """Return optimizer state number `slot` of keys; zeros for keys without a row."""
         keys = as_keys(keys)
         states = np.empty((len(keys), self._state_width(slot)), self.dtype)
-        self._library.checked(self._library.row_store_read_state(self._store, slot, keys.ctypes.data, len(keys),
-                                                                 states.ctypes.data))
+        self._library.row_store_read_state(self._store, slot, keys.ctypes.data, len(keys), states.ctypes.data)
         return states
 
     def assign_state(self, slot: int, keys: Any, states: Any) -> None:
         """Set optimizer state number `slot` of keys; keys without a row get one."""
         keys, states = as_keys(keys), self._rows(states, len(as_keys(keys)), self._state_width(slot))
-        self._library.checked(self._library.row_store_assign_state(self._store, slot, keys.ctypes.data,
-                                                                   states.ctypes.data, len(keys)))
+        self._library.row_store_assign_state(self._store, slot, keys.ctypes.data, states.ctypes.data, len(keys))
 
     def erase(self, keys: Any) -> int:
         """Remove the rows of keys; return how many had one."""
         keys = as_keys(keys)
-        return int(self._library.checked(self._library.row_store_erase(self._store, keys.ctypes.data, len(keys))))
+        return int(self._library.row_store_erase(self._store, keys.ctypes.data, len(keys)))
 
     def clear(self) -> None:
         """Remove all rows."""
-        self._library.checked(self._library.row_store_clear(self._store))
+        self._library.row_store_clear(self._store)
 
     def statistics(self) -> Dict[str, int]:
         """Return the numbers of ``struct RowStoreStatistics`` by name."""

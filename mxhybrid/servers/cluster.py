@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import mxnet as mx
 import numpy as np
 
-from ..lane.agent import DynamicShape, Shape
+from ..lane.agent import Shape
 from ..lane.membership import Endpoint, Membership
 from ..lane.worker import Lane
 from ..native.arrays import host_view
@@ -147,13 +147,13 @@ class ParameterServers:
         """Create a dynamic table, without rows, on the lane (collective)."""
         assert isinstance(self.link, Lane)
         number = next(self._lane_numbers)
-        shape = DynamicShape(table.width, table.dtype.name, int(table.row_format), table.max_batch_rows, table.owners,
-                             table.staleness)
+        shape = Shape(0, table.width, table.dtype.name, int(table.row_format), table.owners, table.staleness,
+                      table.max_batch_rows)
         self.command('dynamic_table', table=table.name, keys=table.server_keys, number=number, shape=shape,
                      first_values=table.first_values, options=table.options)
         self.barrier()
         with named_table(table.name, table.max_batch_rows):
-            self.link.open_dynamic(table, number, shape)
+            self.link.open(table, number, shape)
 
     def storage_problems(self, directory: str) -> List[Tuple[str, str]]:
         """Return the hosts whose servers cannot keep rows in files of a directory, with reasons (worker 0 only)."""

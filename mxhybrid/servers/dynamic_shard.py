@@ -7,7 +7,7 @@ from typing import Any, Callable, ContextManager, Iterator, Sequence
 
 from ..base.errors import JobError
 from ..base.settings import variable
-from ..lane.agent import Agent, DynamicShape
+from ..lane.agent import Agent, Shape
 from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
 from ..row_store.row_files import MORE_SLOTS
@@ -31,7 +31,7 @@ def named_table(name: str, max_batch_rows: int) -> Iterator[None]:
 class DynamicShard(LanePartition):
     """Partition number `part` of the dynamic table `number` on the lane."""
 
-    def __init__(self, key: int, table: str, agent: Agent, number: int, part: int, shape: DynamicShape,
+    def __init__(self, key: int, table: str, agent: Agent, number: int, part: int, shape: Shape,
                  first_values: FirstValues):
         super().__init__(key, table, agent, number, part, 0, shape.width)
         self._dtype, self._first_values = shape.dtype, first_values

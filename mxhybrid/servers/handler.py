@@ -29,7 +29,7 @@ from ..base.files import has_digest
 from ..base.machine import remedy
 from ..base.memory_copy import work_on_copy
 from ..base.storage_probe import problem_with
-from ..lane.agent import Agent, DynamicShape, Shape
+from ..lane.agent import Agent, Shape
 from ..lane.membership import Membership
 from ..messaging.addresses import address_towards
 from ..native import log_filter
@@ -190,7 +190,7 @@ class Handler(Optimizer):
                          options: List[Any]) -> None:
         """Register a dynamic table, and the partitions of it that this server owns."""
         assert self._agent is not None
-        table_shape = DynamicShape(*shape)
+        table_shape = Shape(*shape)
         own_parts = [part for part, owner in enumerate(table_shape.owners) if owner == self._agent.number]
         store_options = RowStoreOptions(*options)
         self._directories[number] = store_options.directory

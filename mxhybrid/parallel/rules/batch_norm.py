@@ -6,7 +6,8 @@ import mxnet as mx
 import numpy as np
 
 from ...kernels.joint_norm_operator import JointNorm
-from ...kernels.norm_operators import Statistics, is_compiled
+from ...kernels.kernels import compiled
+from ...kernels.norm_operators import Statistics
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_of
@@ -56,7 +57,7 @@ class JointBatchNorm:
         layout, needed, dtype = cls.layouts(graph, operator, boxes)
         groups = groups_of(boxes, others)
         source = operator.inputs[0]
-        if dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and is_compiled() and (
+        if dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and compiled() is not None and (
                 program.rank in boxes):
             normalized = cls._in_one_operator(program, operator, inputs, boxes, layout, needed)
             if normalized is not None:

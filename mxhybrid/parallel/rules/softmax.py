@@ -3,7 +3,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
 
-from ...kernels.norm_operators import is_compiled
+from ...kernels.kernels import compiled
 from ...kernels.softmax_operators import softmax_of, softmax_parts
 from ...native.symbols import copied_input
 from ..ops.graph import Graph, Operator
@@ -62,7 +62,7 @@ class SplitSoftmax:
         layout, needed, dtype = cls.layouts(graph, operator, boxes)
         source = operator.inputs[0]
         is_float32 = dtype == graph.dtypes[source] == 'float32'
-        if is_float32 and program.is_plain(source) and is_compiled() and program.rank in boxes:
+        if is_float32 and program.is_plain(source) and compiled() is not None and program.rank in boxes:
             return cls._compiled(program, operator, inputs[0], axis, boxes[program.rank], layout, needed)
         local = data = None
         if program.rank in boxes:

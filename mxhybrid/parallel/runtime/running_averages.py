@@ -10,7 +10,8 @@ from typing import Any, List, NamedTuple, Sequence, Tuple, Union
 import mxnet as mx
 import numpy as np
 
-from ...kernels.norm_operators import NextAverage, Statistics, is_compiled, next_averages
+from ...kernels.kernels import compiled
+from ...kernels.norm_operators import NextAverage, Statistics, next_averages
 
 #: The mean or variance of a call of a layer, without a gradient: a symbol with an element for each channel, or a part
 #: of an array.
@@ -41,17 +42,17 @@ class Updated(NamedTuple):
 
 def updates_of(averages: Sequence[Updated]) -> List[Any]:
     """Return outputs of a graph whose backward passes compute the next averages; their values have no meaning."""
-    compiled, outputs = [], []
+    in_one_operator, outputs = [], []
     for updated in averages:
-        if updated.dtype == 'float32' and is_compiled():
+        if updated.dtype == 'float32' and compiled() is not None:
             values = [value if isinstance(value, Statistics) else Statistics(value, updated.channels)
                       for value, _ in updated.calls]
-            compiled.append(NextAverage(updated.following, updated.average, values, updated.factors(),
-                                        updated.channels))
+            in_one_operator.append(NextAverage(updated.following, updated.average, values, updated.factors(),
+                                               updated.channels))
         else:
             outputs.append(_by_operators(updated))
-    if compiled:
-        outputs.append(next_averages(compiled))
+    if in_one_operator:
+        outputs.append(next_averages(in_one_operator))
     return outputs
 
 

@@ -177,7 +177,9 @@ class Hosts {
       agent_.add_table(table.number, table.shape);
     }
     agent_.attach(table.number, 0, worker_.add_table(table.number, table.shape));
-    worker_.attach(table.number, 0, agent_.table_descriptor(table.number));
+    const int agent_memory = agent_.share_table(table.number);
+    worker_.attach(table.number, 0, agent_memory);
+    close(agent_memory);
     Rule rule;
     rule.kind = RuleKind::kSgd;
     for (uint32_t part = 0; part < table.shape.partitions(); ++part) {

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from mxhybrid.kernels.library import INT
 from mxhybrid.lane import library
+from mxhybrid.lane.keyed_rows import KeyedRows, packed
 from mxhybrid.row_store.library import first_value_kinds
 
 FENCE, UNCACHED = 1, 2
@@ -132,18 +134,18 @@ class Hosts:
 
     def table(self, number, rows, width, owners, dtype=np.float32, row_format=0, staleness=0):
         """Add a table of zeros."""
-        shape = (number, rows, width, lib.dtypes[np.dtype(dtype).name], row_format, len(owners),
+        shape = (number, rows, width, lib.dtypes[np.dtype(dtype).name], row_format, 0, len(owners),
                  library.numbers(owners), staleness)
         self.tables[number] = (rows, width, np.dtype(dtype), owners)
         for agent in self.agents:
             lib.checked(lib.agent_add_table(agent, *shape))
-        self._share(number, lib.worker_add_table, shape)
+        self._share(number, shape)
 
-    def _share(self, number, add, shape):
+    def _share(self, number, shape):
         """Share the memory of a table between workers and agents."""
         self.memories[number] = []
         for host, local, worker in self.workers:
-            worker_memory = lib.checked(add(worker, *shape))
+            worker_memory = lib.checked(lib.worker_add_table(worker, *shape))
             self.memories[number].append(os.dup(worker_memory))
             for agent, pointer_of_agent in enumerate(self.agents):
                 if self.agent_hosts[agent] == host:
@@ -158,14 +160,14 @@ class Hosts:
     def dynamic_table(self, number, width, owners, dtype=np.float32, row_format=0, max_batch_rows=1000,
                       first=('zero', 0.0), seed=0, admit=1, capacity=0, expire_after=0, staleness=0):
         """Add a dynamic table; `first` has the kind and value of its first values."""
-        shape = (number, width, lib.dtypes[np.dtype(dtype).name], row_format, max_batch_rows, len(owners),
+        shape = (number, 0, width, lib.dtypes[np.dtype(dtype).name], row_format, max_batch_rows, len(owners),
                  library.numbers(owners), staleness)
         self.tables[number] = (0, width, np.dtype(dtype), owners)
         for agent in self.agents:
             lib.checked(lib.agent_add_dynamic_table(
                 agent, number, b'items', *shape[1:], first_value_kinds()[first[0]], first[1], seed, admit, capacity,
                 expire_after, 0, b'', 0, 0))
-        self._share(number, lib.worker_add_dynamic_table, shape)
+        self._share(number, shape)
 
     def with_store(self, number, part, use):
         """Call `use` with the address of the row store of a partition; return its result."""
@@ -205,7 +207,7 @@ class Hosts:
 
     def post(self, worker, number, ids, flags=0, staleness=0, ahead=0):
         ids = np.ascontiguousarray(ids, np.int64)
-        return lib.checked(lib.worker_post(self.workers[worker][2], number, pointer(ids), len(ids), flags, 0, staleness,
+        return lib.checked(lib.worker_post(self.workers[worker][2], number, pointer(ids), len(ids), flags, staleness,
                                            ahead))
 
     def lags(self, worker, number):
@@ -218,11 +220,12 @@ class Hosts:
         """Request rows as MXNet's engine does; return the array that they are written to, and the completion."""
         ids = np.ascontiguousarray(ids, np.int64)
         out = np.full((len(ids), self.tables[number][1]), np.nan, self.tables[number][2])
-        handle = self.workers[worker][2]
-        request = lib.checked(lib.worker_post(handle, number, pointer(ids), len(ids), 0, 1, 0, 0))
+        handle, requests = self.workers[worker][2], packed([number], [KeyedRows(ids, None, out)])
+        handles = (INT * 1)(-1)
+        assert lib.checked(lib.worker_post_tables(handle, pointer(requests), library.numbers([0]), 1, handles)) == 0
         completion = Completion()
-        lib.worker_deliver(None, ctypes.addressof(completion.complete),
-                           lib.checked(lib.delivery_new(handle, number, request, pointer(out))))
+        lib.worker_deliver_tables(None, ctypes.addressof(completion.complete),
+                                  lib.checked(lib.deliveries_new(handle, pointer(requests), 1, handles)))
         return out, completion
 
     def overflows(self, worker, number):
@@ -239,20 +242,15 @@ class Hosts:
     def pull(self, worker, number, ids, flags=0, limit=LIMIT_MS):
         return self.wait(worker, number, self.post(worker, number, ids, flags), len(ids), limit)
 
-    def allreduce(self, number, dtype, count, ends=None, quantized=False):
+    def allreduce(self, number, dtype, count, ends=(), quantized=False):
         """Open an allreduce; return the buffer of each worker.  `ends` has the ends of the ranges of all workers."""
         opened = []
         for _, local, worker in self.workers:
             shape = lib.dtypes[np.dtype(dtype).name], count
             worker_memory = lib.checked(lib.worker_open_allreduce(worker, number, *shape))
             agent = self.agents[lib.checked(lib.worker_allreduce_agent(worker, number))]
-            if quantized:
-                agent_memory = lib.checked(lib.agent_open_quantized(agent, number, local, count, worker_memory))
-            elif ends is None:
-                agent_memory = lib.checked(lib.agent_open_allreduce(agent, number, local, *shape, worker_memory))
-            else:
-                agent_memory = lib.checked(lib.agent_open_ranges(agent, number, local, *shape, len(ends),
-                                                                 library.counts(ends), worker_memory))
+            agent_memory = lib.checked(lib.agent_open_allreduce(
+                agent, number, local, *shape, len(ends), library.counts(ends), int(quantized), worker_memory))
             opened.append(lib.checked(lib.worker_attach_allreduce(worker, number, agent_memory)))
             os.close(agent_memory)
         return [WorkerBuffer(pointer, np.dtype(dtype), count) for pointer in opened]
@@ -280,7 +278,7 @@ class Hosts:
 
     def _present_traffic(self, worker):
         counts = (ctypes.c_uint64 * 18)()
-        lib.checked(lib.worker_traffic(self.workers[worker][2], counts, 9))
+        lib.worker_traffic(self.workers[worker][2], counts)
         return list(counts[:9]), list(counts[9:])
 
     def link(self, room=1 << 26):
@@ -289,13 +287,13 @@ class Hosts:
             for other, (other_host, _, _) in enumerate(self.workers):
                 if other == rank:
                     continue
-                incoming = lib.checked(lib.worker_open_incoming(worker, other, room))
+                incoming = lib.checked(lib.worker_open_channel(worker, other, 0, room))
                 if other_host == host:
                     self._channels[other, rank] = os.dup(incoming)
                     continue
                 agent = self.agents[lib.checked(lib.worker_channel_agent(worker, rank, other))]
                 lib.checked(lib.agent_open_channel(agent, local, 0, other, rank, other_host, incoming))
-                outgoing = lib.checked(lib.worker_open_outgoing(worker, other, room))
+                outgoing = lib.checked(lib.worker_open_channel(worker, other, 1, room))
                 lib.checked(lib.agent_open_channel(agent, local, 1, rank, other, other_host, outgoing))
         for rank, (host, _, worker) in enumerate(self.workers):
             for other, (other_host, _, other_worker) in enumerate(self.workers):

@@ -86,7 +86,7 @@ struct Job {
     for (uint32_t me = 0; me < workers.size(); ++me) {
       for (uint32_t other = 0; other < workers.size(); ++other) {
         if (other == me) continue;
-        const int channel = workers[me]->channels()->open_incoming(other, kRingBytes);
+        const int channel = workers[me]->channels()->open(other, false, kRingBytes);
         if (hosts[other] == hosts[me]) {
           channels[me][other] = dup(channel);
           continue;
@@ -94,7 +94,7 @@ struct Job {
         Agent& agent = *agents[workers[me]->channel_agent(me, other)];
         agent.open_channel(locals[me], false, other, me, hosts[other], channel);
         agent.open_channel(locals[me], true, me, other, hosts[other],
-                           workers[me]->channels()->open_outgoing(other, kRingBytes));
+                           workers[me]->channels()->open(other, true, kRingBytes));
       }
     }
     for (uint32_t me = 0; me < workers.size(); ++me) {
@@ -125,7 +125,9 @@ struct Job {
       const int worker_memory = workers[i]->add_table(number, shape);
       for (uint32_t agent : membership.agents_of(hosts[i])) {
         agents[agent]->attach(number, locals[i], worker_memory);
-        workers[i]->attach(number, agent, agents[agent]->table_descriptor(number));
+        const int agent_memory = agents[agent]->share_table(number);
+        workers[i]->attach(number, agent, agent_memory);
+        close(agent_memory);
       }
     }
     Rule rule;

@@ -59,7 +59,7 @@ def test_allreduce_without_memory_is_not_opened():
         worker, count = job.workers[0][2], 1 << 28
         input_memory = lib.checked(lib.worker_open_allreduce(worker, 1, 1, count))
         with limited(resource.RLIMIT_FSIZE, 1 << 16), pytest.raises(JobError, match='ulimit -f'):
-            lib.checked(lib.agent_open_allreduce(job.agents[0], 1, 0, 1, count, input_memory))
+            lib.checked(lib.agent_open_allreduce(job.agents[0], 1, 0, 1, count, 0, None, 0, input_memory))
         assert buffer.run(2).sum() == 20  # the agent looks at all allreduces
 
 

@@ -10,7 +10,7 @@
 extern "C" {
 
 /// The version of the interface, which increases with every change.
-int lane_version() { return 42; }
+int lane_version() { return 43; }
 
 const char* lane_error() { return lane::api_error.c_str(); }
 

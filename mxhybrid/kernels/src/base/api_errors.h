@@ -5,6 +5,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <type_traits>
 
 #include "base/buffer.h"
 
@@ -13,17 +14,28 @@ namespace lane {
 /// The message of the last function that failed in this thread.
 inline thread_local std::string api_error;
 
-/// Return the result of a function; if it throws, keep the message and return `failed`.
+/// Return the result of a function, or 0 if it has none; if it throws, keep the message and return null or -1.
 template <typename Function>
-auto guarded(Function function, decltype(function()) failed) -> decltype(function()) {
+auto guarded(Function function) {
+  using Result = decltype(function());
   try {
-    return function();
+    if constexpr (std::is_void_v<Result>) {
+      function();
+      return 0;
+    } else {
+      return function();
+    }
   } catch (const std::bad_alloc&) {
     api_error = refusal_text("cannot get memory", 0, ENOMEM);
-    return failed;
   } catch (const std::exception& problem) {
     api_error = problem.what();
-    return failed;
+  }
+  if constexpr (std::is_pointer_v<Result>) {
+    return Result(nullptr);
+  } else if constexpr (std::is_void_v<Result>) {
+    return -1;
+  } else {
+    return Result(-1);
   }
 }
 

@@ -47,8 +47,13 @@ std::string refusal_text(const char* what, size_t size, int error) {
 }
 
 // `new` is not used: it would throw, and fail to allocate the exception, before the reserve is released.
-Buffer::Buffer(size_t size) : data_(size ? static_cast<char*>(std::malloc(size)) : nullptr), size_(size) {
-  if (size && !data_) throw MemoryRefused(refusal_text("cannot get memory", size, ENOMEM));
+Buffer::Buffer(size_t size) : Buffer(size ? static_cast<char*>(std::malloc(size)) : nullptr, size) {}
+
+Buffer::Buffer(size_t size, size_t alignment)
+    : Buffer(static_cast<char*>(std::aligned_alloc(alignment, rounded_up(size, alignment))), size) {}
+
+Buffer::Buffer(char* data, size_t size) : data_(data), size_(size) {
+  if (size && !data) throw MemoryRefused(refusal_text("cannot get memory", size, ENOMEM));
 }
 
 void fail_with_errno(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }

@@ -17,6 +17,9 @@ namespace lane {
 /// still report the message: threads and Python abort where they get no memory at all.
 std::string refusal_text(const char* what, size_t size, int error);
 
+/// Return the least multiple of a unit that is not less than a size.
+constexpr size_t rounded_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
+
 /// The system refused memory.
 struct MemoryRefused : public std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -28,6 +31,7 @@ class Buffer {
   Buffer() = default;
   /// Allocate `size` bytes; throws MemoryRefused.
   explicit Buffer(size_t size);
+  Buffer(size_t size, size_t alignment);
   char* data() const { return data_.get(); }
   size_t size() const { return size_; }
   template <typename T>
@@ -39,6 +43,8 @@ class Buffer {
   struct Free {
     void operator()(char* data) const { std::free(data); }
   };
+
+  Buffer(char* data, size_t size);
 
   std::unique_ptr<char, Free> data_;
   size_t size_ = 0;

@@ -70,29 +70,33 @@ void add_float16_blocks(const std::vector<const char*>& sources, size_t count, c
   }
 }
 
+/// Return the result of a function, which is called with a zero of a type other than float16.  Integers are unsigned,
+/// so that sums that do not fit wrap around.
+template <typename Function>
+auto with_type(Dtype dtype, Function function) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return function(float());
+    case Dtype::kFloat64:
+      return function(double());
+    case Dtype::kInt8:
+      return function(uint8_t());
+    case Dtype::kInt16:
+      return function(uint16_t());
+    case Dtype::kInt32:
+      return function(uint32_t());
+    default:
+      return function(uint64_t());
+  }
+}
+
 }  // namespace
 
 void copy_elements(char* to, const char* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
-// Integers are added as unsigned, so that sums that do not fit wrap around.
-
 Apply adder(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kFloat16:
-      return add_float16;
-    case Dtype::kFloat32:
-      return add<float>;
-    case Dtype::kFloat64:
-      return add<double>;
-    case Dtype::kInt8:
-      return add<uint8_t>;
-    case Dtype::kInt16:
-      return add<uint16_t>;
-    case Dtype::kInt32:
-      return add<uint32_t>;
-    default:
-      return add<uint64_t>;
-  }
+  if (dtype == Dtype::kFloat16) return add_float16;
+  return with_type(dtype, [](auto zero) -> Apply { return add<decltype(zero)>; });
 }
 
 Apply zero_adder(Dtype dtype) {
@@ -113,22 +117,8 @@ void add_arrays(Dtype dtype, const std::vector<const char*>& sources, size_t cou
     if (sources[0] != result) std::memcpy(result, sources[0], count * size_of(dtype));
     return;
   }
-  switch (dtype) {
-    case Dtype::kFloat16:
-      return add_float16_blocks(sources, count, result);
-    case Dtype::kFloat32:
-      return add_blocks<float>(sources, count, result);
-    case Dtype::kFloat64:
-      return add_blocks<double>(sources, count, result);
-    case Dtype::kInt8:
-      return add_blocks<uint8_t>(sources, count, result);
-    case Dtype::kInt16:
-      return add_blocks<uint16_t>(sources, count, result);
-    case Dtype::kInt32:
-      return add_blocks<uint32_t>(sources, count, result);
-    default:
-      return add_blocks<uint64_t>(sources, count, result);
-  }
+  if (dtype == Dtype::kFloat16) return add_float16_blocks(sources, count, result);
+  with_type(dtype, [&](auto zero) { add_blocks<decltype(zero)>(sources, count, result); });
 }
 
 }  // namespace lane

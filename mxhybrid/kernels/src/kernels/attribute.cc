@@ -8,6 +8,7 @@
 #include <cstring>
 #include <locale>
 #include <sstream>
+#include <string>
 
 namespace lane {
 namespace {
@@ -53,6 +54,30 @@ Decimal shortest(double value) {
     if (std::strtod(printed, nullptr) == value) break;
   }
   return decimal_of(printed);
+}
+
+/// Return the shortest text that reads as a finite double, as Python's `repr` and `str` do.
+std::string text_of(double value) {
+  if (value == 0) return std::signbit(value) ? "-0.0" : "0.0";
+  const Decimal number = shortest(std::fabs(value));
+  const int count = static_cast<int>(number.digits.size());
+  std::string text = value < 0 ? "-" : "";
+  if (number.exponent > kLeastPlain && number.exponent <= kMostPlain) {
+    if (number.exponent <= 0) {
+      text += "0." + std::string(-number.exponent, '0') + number.digits;
+    } else if (number.exponent >= count) {
+      text += number.digits + std::string(number.exponent - count, '0') + ".0";
+    } else {
+      text += number.digits.substr(0, number.exponent) + "." + number.digits.substr(number.exponent);
+    }
+    return text;
+  }
+  text += number.digits.substr(0, 1);
+  if (count > 1) text += "." + number.digits.substr(1);
+  const int exponent = number.exponent - 1;
+  char printed[16];
+  std::snprintf(printed, sizeof printed, "e%c%02d", exponent < 0 ? '-' : '+', std::abs(exponent));
+  return text + printed;
 }
 
 /// Parse a positive number without sign and suffix as ParseFloat<float> of dmlc-core does.
@@ -111,29 +136,6 @@ float remembered(double value) {
 }
 
 }  // namespace
-
-std::string text_of(double value) {
-  if (value == 0) return std::signbit(value) ? "-0.0" : "0.0";
-  const Decimal number = shortest(std::fabs(value));
-  const int count = static_cast<int>(number.digits.size());
-  std::string text = value < 0 ? "-" : "";
-  if (number.exponent > kLeastPlain && number.exponent <= kMostPlain) {
-    if (number.exponent <= 0) {
-      text += "0." + std::string(-number.exponent, '0') + number.digits;
-    } else if (number.exponent >= count) {
-      text += number.digits + std::string(number.exponent - count, '0') + ".0";
-    } else {
-      text += number.digits.substr(0, number.exponent) + "." + number.digits.substr(number.exponent);
-    }
-    return text;
-  }
-  text += number.digits.substr(0, 1);
-  if (count > 1) text += "." + number.digits.substr(1);
-  const int exponent = number.exponent - 1;
-  char printed[16];
-  std::snprintf(printed, sizeof printed, "e%c%02d", exponent < 0 ? '-' : '+', std::abs(exponent));
-  return text + printed;
-}
 
 float attribute(double value) { return remembered<parse>(value); }
 

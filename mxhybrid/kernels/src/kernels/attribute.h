@@ -2,12 +2,7 @@
 // result is not the nearest float: ParseFloat of dmlc-core's include/dmlc/strtonum.h rounds at each of its steps.
 #pragma once
 
-#include <string>
-
 namespace lane {
-
-/// Return the shortest text that reads as a finite double, as Python's `repr` and `str` do.
-std::string text_of(double value);
 
 /// Return the float that MXNet 1.9.1 parses from this text for a parameter of type float.
 float attribute(double value);

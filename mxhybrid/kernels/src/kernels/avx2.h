@@ -1,6 +1,9 @@
 // Kernels that are compiled twice: for all processors, and for those with AVX2, which nearly all have.
 #pragma once
 
+#include <cstddef>
+#include <cstring>
+
 namespace lane {
 
 /// Marks a kernel that must be compiled into its copies.
@@ -18,5 +21,30 @@ inline bool is_fast() {
 #define LANE_FAST
 inline bool is_fast() { return false; }
 #endif
+inline const bool kFast = is_fast();
+
+/// Has the copy of a kernel, which begins with LANE_INLINE, for processors with AVX2; it gives the same bits.
+template <auto kKernel>
+struct Fast;
+template <typename Result, typename... Arguments, Result (*kKernel)(Arguments...)>
+struct Fast<kKernel> {
+  LANE_FAST static Result kernel(Arguments... arguments) { return kKernel(arguments...); }
+};
+
+/// The number of elements that are computed at once.
+constexpr size_t kLanes = 8;
+typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
+
+/// Load one element, or a Vector of elements.
+template <typename Value>
+LANE_INLINE void load(const float* from, Value& value) {
+  std::memcpy(&value, from, sizeof value);
+}
+
+/// Return the copy of a kernel for this processor.
+template <auto kKernel>
+auto copy_of() {
+  return kFast ? Fast<kKernel>::kernel : kKernel;
+}
 
 }  // namespace lane

@@ -145,26 +145,10 @@ LANE_INLINE void quantize_all_blocks(const float* values, float* residuals, size
   }
 }
 
-void quantize_portably(const float* row, size_t width, const RowRounding* rounding, char* to) {
-  quantize(row, width, rounding, to);
-}
-void dequantize_portably(const char* from, size_t width, float* to) { dequantize(from, width, to); }
-void quantize_blocks_portably(const float* values, float* residuals, size_t count, char* to, Int8Squares& squares) {
-  quantize_all_blocks(values, residuals, count, to, squares);
-}
-LANE_FAST void fast_quantize(const float* row, size_t width, const RowRounding* rounding, char* to) {
-  quantize(row, width, rounding, to);
-}
-LANE_FAST void fast_dequantize(const char* from, size_t width, float* to) { dequantize(from, width, to); }
-LANE_FAST void fast_quantize_blocks(const float* values, float* residuals, size_t count, char* to,
-                                    Int8Squares& squares) {
-  quantize_all_blocks(values, residuals, count, to, squares);
-}
-
 }  // namespace
 
-const Int8Kernels kPortableInt8 = {quantize_portably, dequantize_portably, quantize_blocks_portably};
-const Int8Kernels kFastInt8 = {fast_quantize, fast_dequantize, fast_quantize_blocks};
+const Int8Kernels kPortableInt8 = {quantize, dequantize, quantize_all_blocks};
+const Int8Kernels kFastInt8 = {Fast<quantize>::kernel, Fast<dequantize>::kernel, Fast<quantize_all_blocks>::kernel};
 
 namespace {
 const Int8Kernels& kernels = is_fast() ? kFastInt8 : kPortableInt8;

@@ -11,18 +11,10 @@
 namespace lane {
 namespace {
 
-/// The number of elements that are computed at once, and of those that are added in float before double.
-constexpr size_t kLanes = 8, kBlock = 1024;
+/// The number of elements that are added in float before double.
+constexpr size_t kBlock = 1024;
 /// With fewer contiguous elements of a channel than this, one loop runs over all channels.
 constexpr size_t kShort = 16;
-
-typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
-
-/// Load one element, or a Vector of elements.
-template <typename Value>
-__attribute__((always_inline)) inline void load(const float* from, Value& value) {
-  std::memcpy(&value, from, sizeof value);
-}
 
 struct Sums {
   double first = 0, second = 0;
@@ -30,7 +22,7 @@ struct Sums {
 
 /// Return the sums of two functions over a range of elements; `function` adds the values of an element to two sums.
 template <typename Function>
-__attribute__((always_inline)) inline Sums sums_of(size_t count, Function function) {
+LANE_INLINE Sums sums_of(size_t count, Function function) {
   Sums sums;
   for (size_t begin = 0; begin < count; begin += kBlock) {
     const size_t end = std::min(count, begin + kBlock);
@@ -67,8 +59,7 @@ struct Moments {
   }
 };
 
-__attribute__((always_inline)) inline void moments_of_channel(const NormShape& shape, size_t channel, const float* data,
-                                                              float* moments) {
+LANE_INLINE void moments_of_channel(const NormShape& shape, size_t channel, const float* data, float* moments) {
   Moments merged;
   for (size_t row = 0; row < shape.outer; ++row) {
     const float* from = data + (row * shape.channels + channel) * shape.inner;
@@ -99,23 +90,23 @@ struct Coefficients {
   Coefficients(const NormCoefficients& of_channels, size_t channel)
       : center(of_channels.center[channel]), scale(of_channels.scale[channel]), shift(of_channels.shift[channel]) {}
   /// Return a normalized value before it is rectified; all kernels round it in the same way.
-  __attribute__((always_inline)) inline float normalized(float value) const { return (value - center) * scale + shift; }
+  LANE_INLINE float normalized(float value) const { return (value - center) * scale + shift; }
 };
 
 template <bool kRectifies>
-__attribute__((always_inline)) inline float output_of(const Coefficients& of_channel, float value) {
+LANE_INLINE float output_of(const Coefficients& of_channel, float value) {
   const float normalized = of_channel.normalized(value);
   return kRectifies && normalized <= 0 ? 0 : normalized;
 }
 
 template <bool kRectifies>
-__attribute__((always_inline)) inline float passed(const Coefficients& of_channel, float value, float gradient) {
+LANE_INLINE float passed(const Coefficients& of_channel, float value, float gradient) {
   return !kRectifies || of_channel.normalized(value) > 0 ? gradient : 0;
 }
 
 /// Call a function with a std::true_type or std::false_type.
 template <typename Function>
-__attribute__((always_inline)) inline void with_constant(bool value, Function function) {
+LANE_INLINE void with_constant(bool value, Function function) {
   if (value) {
     function(std::true_type());
   } else {
@@ -124,8 +115,8 @@ __attribute__((always_inline)) inline void with_constant(bool value, Function fu
 }
 
 template <bool kRectifies>
-__attribute__((always_inline)) inline void normalize_channel(const NormShape& shape, size_t channel, const float* data,
-                                                             const Coefficients& of_channel, float* output) {
+LANE_INLINE void normalize_channel(const NormShape& shape, size_t channel, const float* data,
+                                   const Coefficients& of_channel, float* output) {
   for (size_t row = 0; row < shape.outer; ++row) {
     const size_t begin = (row * shape.channels + channel) * shape.inner;
     for (size_t i = begin; i < begin + shape.inner; ++i) output[i] = output_of<kRectifies>(of_channel, data[i]);
@@ -133,10 +124,10 @@ __attribute__((always_inline)) inline void normalize_channel(const NormShape& sh
 }
 
 /// Set `gradient` to 0 except where `value` is positive.  No Vector is returned: without AVX, that would be another ABI.
-__attribute__((always_inline)) inline void keep_where_positive(float value, float& gradient) {
+LANE_INLINE void keep_where_positive(float value, float& gradient) {
   gradient = value > 0 ? gradient : 0;
 }
-__attribute__((always_inline)) inline void keep_where_positive(const Vector& value, Vector& gradient) {
+LANE_INLINE void keep_where_positive(const Vector& value, Vector& gradient) {
   gradient = value > 0 ? gradient : Vector{};
 }
 
@@ -157,9 +148,8 @@ LANE_INLINE Sums gradient_sums_of_values(size_t count, const float* values, cons
 }
 
 template <bool kRectifies>
-__attribute__((always_inline)) inline Sums gradient_sums_of_channel(const NormShape& shape, size_t channel,
-                                                                    const float* data, const float* output_gradient,
-                                                                    const Coefficients& of_channel) {
+LANE_INLINE Sums gradient_sums_of_channel(const NormShape& shape, size_t channel, const float* data,
+                                          const float* output_gradient, const Coefficients& of_channel) {
   Sums sums;
   for (size_t row = 0; row < shape.outer; ++row) {
     const size_t begin = (row * shape.channels + channel) * shape.inner;
@@ -177,19 +167,16 @@ struct MomentGradients {
 };
 
 template <bool kRectifies>
-__attribute__((always_inline)) inline float data_gradient(const Coefficients& of_channel, const MomentGradients& moments,
-                                                          float value, float gradient) {
+LANE_INLINE float data_gradient(const Coefficients& of_channel, const MomentGradients& moments, float value,
+                                float gradient) {
   return passed<kRectifies>(of_channel, value, gradient) * of_channel.scale +
          (value - moments.mean) * moments.of_variance + moments.of_mean;
 }
 
 template <bool kRectifies>
-__attribute__((always_inline)) inline void normalized_gradient_of_channel(const NormShape& shape, size_t channel,
-                                                                          const float* data,
-                                                                          const float* output_gradient,
-                                                                          const Coefficients& of_channel,
-                                                                          const MomentGradients& moments,
-                                                                          float* gradient) {
+LANE_INLINE void normalized_gradient_of_channel(const NormShape& shape, size_t channel, const float* data,
+                                                const float* output_gradient, const Coefficients& of_channel,
+                                                const MomentGradients& moments, float* gradient) {
   for (size_t row = 0; row < shape.outer; ++row) {
     const size_t begin = (row * shape.channels + channel) * shape.inner;
     for (size_t i = begin; i < begin + shape.inner; ++i) {
@@ -319,47 +306,6 @@ LANE_INLINE void window_gradient_of_channel(const NormShape& shape, const Window
   }
 }
 
-const bool kFast = is_fast();
-
-LANE_FAST void fast_moments(const NormShape& shape, size_t channel, const float* data, float* moments) {
-  moments_of_channel(shape, channel, data, moments);
-}
-template <bool kRectifies>
-LANE_FAST void fast_normalize(const NormShape& shape, size_t channel, const float* data, const Coefficients& of_channel,
-                              float* output) {
-  normalize_channel<kRectifies>(shape, channel, data, of_channel, output);
-}
-template <bool kRectifies>
-LANE_FAST Sums fast_gradient_sums(const NormShape& shape, size_t channel, const float* data,
-                                  const float* output_gradient, const Coefficients& of_channel) {
-  return gradient_sums_of_channel<kRectifies>(shape, channel, data, output_gradient, of_channel);
-}
-template <bool kRectifies>
-LANE_FAST void fast_normalized_gradient(const NormShape& shape, size_t channel, const float* data,
-                                        const float* output_gradient, const Coefficients& of_channel,
-                                        const MomentGradients& moments, float* gradient) {
-  normalized_gradient_of_channel<kRectifies>(shape, channel, data, output_gradient, of_channel, moments, gradient);
-}
-
-template <bool kRectifies>
-LANE_FAST void fast_normalize_windows(const NormShape& shape, const Windows& windows, size_t channel, const float* data,
-                                      const Coefficients& of_channel, float* output) {
-  normalize_windows_of_channel<kRectifies>(shape, windows, channel, data, of_channel, output);
-}
-template <bool kRectifies>
-LANE_FAST Sums fast_window_gradient_sums(const NormShape& shape, const Windows& windows, size_t channel,
-                                         const float* data, const float* output_gradient,
-                                         const Coefficients& of_channel, float* chosen) {
-  return window_gradient_sums_of_channel<kRectifies>(shape, windows, channel, data, output_gradient, of_channel,
-                                                     chosen);
-}
-template <bool kRectifies>
-LANE_FAST void fast_window_gradient(const NormShape& shape, const Windows& windows, size_t channel, const float* data,
-                                    const float* output_gradient, const Coefficients& of_channel,
-                                    const MomentGradients& moments, float* gradient) {
-  window_gradient_of_channel<kRectifies>(shape, windows, channel, data, output_gradient, of_channel, moments, gradient);
-}
-
 /// Call a function for each channel, in the threads of OpenMP.
 template <typename Function>
 void for_channels(const NormShape& shape, Function function) {
@@ -380,6 +326,9 @@ void for_elements(const NormShape& shape, Function function) {
   }
 }
 
+/// Return whether one loop runs over all channels.
+bool is_short(const NormShape& shape, const Windows& windows) { return windows.rows == 0 && shape.inner < kShort; }
+
 std::vector<MomentGradients> gradients_of_elements(const NormShape& shape, const float* moments,
                                                    const float* gradients) {
   const float count = static_cast<float>(shape.each());
@@ -395,13 +344,7 @@ std::vector<MomentGradients> gradients_of_elements(const NormShape& shape, const
 
 void compute_moments(const NormShape& shape, const float* data, float* moments) {
   if (shape.inner >= kShort) {
-    for_channels(shape, [&](size_t channel) {
-      if (kFast) {
-        fast_moments(shape, channel, data, moments);
-      } else {
-        moments_of_channel(shape, channel, data, moments);
-      }
-    });
+    for_channels(shape, [&](size_t channel) { copy_of<moments_of_channel>()(shape, channel, data, moments); });
     return;
   }
   const double each = static_cast<double>(shape.each());
@@ -418,10 +361,11 @@ void compute_moments(const NormShape& shape, const float* data, float* moments) 
   }
 }
 
-void normalize(const NormShape& shape, const float* data, const NormCoefficients& coefficients, float* output) {
+void normalize(const NormShape& shape, const Windows& windows, const float* data, const NormCoefficients& coefficients,
+               float* output) {
   with_constant(coefficients.rectifies, [&](auto constant) {
     constexpr bool kRectifies = decltype(constant)::value;
-    if (shape.inner < kShort) {
+    if (is_short(shape, windows)) {
       for_elements(shape, [&](size_t i, size_t channel) {
         output[i] = output_of<kRectifies>(Coefficients(coefficients, channel), data[i]);
       });
@@ -429,20 +373,20 @@ void normalize(const NormShape& shape, const float* data, const NormCoefficients
     }
     for_channels(shape, [&](size_t channel) {
       const Coefficients of_channel(coefficients, channel);
-      if (kFast) {
-        fast_normalize<kRectifies>(shape, channel, data, of_channel, output);
+      if (windows.rows) {
+        copy_of<normalize_windows_of_channel<kRectifies>>()(shape, windows, channel, data, of_channel, output);
       } else {
-        normalize_channel<kRectifies>(shape, channel, data, of_channel, output);
+        copy_of<normalize_channel<kRectifies>>()(shape, channel, data, of_channel, output);
       }
     });
   });
 }
 
-void gradient_sums(const NormShape& shape, const float* data, const float* output_gradient,
+void gradient_sums(const NormShape& shape, const Windows& windows, const float* data, const float* output_gradient,
                    const NormCoefficients& coefficients, double* sums, double* products) {
   with_constant(coefficients.rectifies, [&](auto constant) {
     constexpr bool kRectifies = decltype(constant)::value;
-    if (shape.inner < kShort) {
+    if (is_short(shape, windows)) {
       std::fill(sums, sums + shape.channels, 0.0);
       std::fill(products, products + shape.channels, 0.0);
       for_elements(shape, [&](size_t i, size_t channel) {
@@ -455,22 +399,26 @@ void gradient_sums(const NormShape& shape, const float* data, const float* outpu
     }
     for_channels(shape, [&](size_t channel) {
       const Coefficients of_channel(coefficients, channel);
-      const Sums both = kFast
-                            ? fast_gradient_sums<kRectifies>(shape, channel, data, output_gradient, of_channel)
-                            : gradient_sums_of_channel<kRectifies>(shape, channel, data, output_gradient, of_channel);
+      std::vector<float> chosen(windows.rows ? shape.inner / 4 : 0);
+      const Sums both =
+          windows.rows ? copy_of<window_gradient_sums_of_channel<kRectifies>>()(shape, windows, channel, data,
+                                                                                output_gradient, of_channel,
+                                                                                chosen.data())
+                       : copy_of<gradient_sums_of_channel<kRectifies>>()(shape, channel, data, output_gradient,
+                                                                         of_channel);
       sums[channel] = both.first;
       products[channel] = both.second;
     });
   });
 }
 
-void normalized_gradient(const NormShape& shape, const float* data, const float* output_gradient,
-                         const NormCoefficients& coefficients, const float* moments, const float* gradients,
-                         float* gradient) {
+void normalized_gradient(const NormShape& shape, const Windows& windows, const float* data,
+                         const float* output_gradient, const NormCoefficients& coefficients, const float* moments,
+                         const float* gradients, float* gradient) {
   const auto by_channel = gradients_of_elements(shape, moments, gradients);
   with_constant(coefficients.rectifies, [&](auto constant) {
     constexpr bool kRectifies = decltype(constant)::value;
-    if (shape.inner < kShort) {
+    if (is_short(shape, windows)) {
       for_elements(shape, [&](size_t i, size_t channel) {
         gradient[i] = data_gradient<kRectifies>(Coefficients(coefficients, channel), by_channel[channel], data[i],
                                                 output_gradient[i]);
@@ -479,55 +427,13 @@ void normalized_gradient(const NormShape& shape, const float* data, const float*
     }
     for_channels(shape, [&](size_t channel) {
       const Coefficients of_channel(coefficients, channel);
-      if (kFast) {
-        fast_normalized_gradient<kRectifies>(shape, channel, data, output_gradient, of_channel, by_channel[channel],
-                                             gradient);
+      if (windows.rows) {
+        copy_of<window_gradient_of_channel<kRectifies>>()(shape, windows, channel, data, output_gradient, of_channel,
+                                                          by_channel[channel], gradient);
       } else {
-        normalized_gradient_of_channel<kRectifies>(shape, channel, data, output_gradient, of_channel,
-                                                   by_channel[channel], gradient);
+        copy_of<normalized_gradient_of_channel<kRectifies>>()(shape, channel, data, output_gradient, of_channel,
+                                                              by_channel[channel], gradient);
       }
-    });
-  });
-}
-
-void normalize_windows(const NormShape& shape, const Windows& windows, const float* data,
-                       const NormCoefficients& coefficients, float* output) {
-  with_constant(coefficients.rectifies, [&](auto constant) {
-    constexpr bool kRectifies = decltype(constant)::value;
-    for_channels(shape, [&](size_t channel) {
-      const auto function = kFast ? fast_normalize_windows<kRectifies> : normalize_windows_of_channel<kRectifies>;
-      function(shape, windows, channel, data, Coefficients(coefficients, channel), output);
-    });
-  });
-}
-
-void window_gradient_sums(const NormShape& shape, const Windows& windows, const float* data,
-                          const float* output_gradient, const NormCoefficients& coefficients, double* sums,
-                          double* products) {
-  with_constant(coefficients.rectifies, [&](auto constant) {
-    constexpr bool kRectifies = decltype(constant)::value;
-    for_channels(shape, [&](size_t channel) {
-      const auto function =
-          kFast ? fast_window_gradient_sums<kRectifies> : window_gradient_sums_of_channel<kRectifies>;
-      std::vector<float> chosen(shape.inner / 4);
-      const Sums both = function(shape, windows, channel, data, output_gradient, Coefficients(coefficients, channel),
-                                 chosen.data());
-      sums[channel] = both.first;
-      products[channel] = both.second;
-    });
-  });
-}
-
-void window_gradient(const NormShape& shape, const Windows& windows, const float* data, const float* output_gradient,
-                     const NormCoefficients& coefficients, const float* moments, const float* gradients,
-                     float* gradient) {
-  const auto by_channel = gradients_of_elements(shape, moments, gradients);
-  with_constant(coefficients.rectifies, [&](auto constant) {
-    constexpr bool kRectifies = decltype(constant)::value;
-    for_channels(shape, [&](size_t channel) {
-      const auto function = kFast ? fast_window_gradient<kRectifies> : window_gradient_of_channel<kRectifies>;
-      function(shape, windows, channel, data, output_gradient, Coefficients(coefficients, channel),
-               by_channel[channel], gradient);
     });
   });
 }

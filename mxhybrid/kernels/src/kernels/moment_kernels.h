@@ -26,33 +26,24 @@ struct NormCoefficients {
 };
 
 /// Normalized images of which only the largest value of each window of two rows and two columns is kept.  The count of
-/// rows and that of columns are even.
+/// rows and that of columns are even; zeros mean that all values are kept.  With windows, normalized values and their
+/// gradients have a quarter of the size; the first of equal values in a window has the gradient, as in MXNet.
 struct Windows {
   size_t rows, columns;
 };
 
 /// Normalize data.
-void normalize(const NormShape& shape, const float* data, const NormCoefficients& coefficients, float* output);
+void normalize(const NormShape& shape, const Windows& windows, const float* data, const NormCoefficients& coefficients,
+               float* output);
 
 /// Compute for each channel the sum of the gradients of normalized data, and the sum of their products with
 /// (data - center).  Rectified values have no gradient.
-void gradient_sums(const NormShape& shape, const float* data, const float* output_gradient,
+void gradient_sums(const NormShape& shape, const Windows& windows, const float* data, const float* output_gradient,
                    const NormCoefficients& coefficients, double* sums, double* products);
 
 /// Compute the gradient of the data, from the gradient of the normalized data and `gradients`, those of the moments.
-void normalized_gradient(const NormShape& shape, const float* data, const float* output_gradient,
-                         const NormCoefficients& coefficients, const float* moments, const float* gradients,
-                         float* gradient);
-
-/// The same for data with `windows` in its inner dimensions, whose normalized values and their gradients have a quarter
-/// of the size.  The first of equal values in a window has the gradient, as in MXNet.
-void normalize_windows(const NormShape& shape, const Windows& windows, const float* data,
-                       const NormCoefficients& coefficients, float* output);
-void window_gradient_sums(const NormShape& shape, const Windows& windows, const float* data,
-                          const float* output_gradient, const NormCoefficients& coefficients, double* sums,
-                          double* products);
-void window_gradient(const NormShape& shape, const Windows& windows, const float* data, const float* output_gradient,
-                     const NormCoefficients& coefficients, const float* moments, const float* gradients,
-                     float* gradient);
+void normalized_gradient(const NormShape& shape, const Windows& windows, const float* data,
+                         const float* output_gradient, const NormCoefficients& coefficients, const float* moments,
+                         const float* gradients, float* gradient);
 
 }  // namespace lane

@@ -14,22 +14,14 @@
 namespace lane {
 namespace {
 
-/// The number of elements that are computed at once, and of those that are added in float before double.
-constexpr size_t kLanes = 8, kBlock = 1024;
+/// The number of elements that are added in float before double.
+constexpr size_t kBlock = 1024;
 /// The number of neighbouring rows that are copied together: those of a cache line.
 constexpr size_t kTile = 16;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
 typedef uint32_t Bits __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 
-const bool kFast = is_fast();
-
-/// Load one element, or a Vector of elements.
-template <typename Value>
-LANE_INLINE void load(const float* from, Value& value) {
-  std::memcpy(&value, from, sizeof value);
-}
 template <typename Value>
 LANE_INLINE void store(const Value& value, float* to) {
   std::memcpy(to, &value, sizeof value);
@@ -158,23 +150,6 @@ LANE_INLINE float row_softmax_gradient(size_t count, bool is_log, const float* o
   });
 }
 
-LANE_FAST float fast_largest_of(const float* row, size_t count) { return largest_of(row, count); }
-LANE_FAST float fast_row_sum(size_t count, float largest, const float* row, float* copy) {
-  return row_sum(count, largest, row, copy);
-}
-LANE_FAST void fast_row_gradient(size_t count, float largest, float sum_gradient, const float* row,
-                                 const float* copy_gradient, float* gradient) {
-  row_gradient(count, largest, sum_gradient, row, copy_gradient, gradient);
-}
-LANE_FAST void fast_row_softmax(size_t count, bool is_log, float largest, float total, const float* row,
-                                float* output) {
-  row_softmax(count, is_log, largest, total, row, output);
-}
-LANE_FAST float fast_row_softmax_gradient(size_t count, bool is_log, const float* output, const float* output_gradient,
-                                          float* gradient) {
-  return row_softmax_gradient(count, is_log, output, output_gradient, gradient);
-}
-
 /// The maximum and the sum of exponentials of a whole row, from those of its parts.
 class Totals {
  public:
@@ -253,10 +228,8 @@ void for_rows(const NormShape& shape, const std::array<const float*, kInputs>& i
 void softmax_parts(const NormShape& shape, const float* data, float* copy, float* parts) {
   const size_t rows = shape.each();
   for_rows<1, 1>(shape, {data}, {copy}, [&](size_t row, const auto& from, const auto& to) {
-    const float largest = kFast ? fast_largest_of(from[0], shape.channels) : largest_of(from[0], shape.channels);
-    parts[row] = largest;
-    parts[rows + row] = kFast ? fast_row_sum(shape.channels, largest, from[0], to[0])
-                              : row_sum(shape.channels, largest, from[0], to[0]);
+    parts[row] = copy_of<largest_of>()(from[0], shape.channels);
+    parts[rows + row] = copy_of<row_sum>()(shape.channels, parts[row], from[0], to[0]);
   });
 }
 
@@ -264,8 +237,7 @@ void softmax_parts_gradient(const NormShape& shape, const float* data, const flo
                             const float* parts_gradient, float* gradient) {
   const size_t rows = shape.each();
   for_rows<2, 1>(shape, {data, copy_gradient}, {gradient}, [&](size_t row, const auto& from, const auto& to) {
-    const auto compute = kFast ? fast_row_gradient : row_gradient;
-    compute(shape.channels, parts[row], parts_gradient[rows + row], from[0], from[1], to[0]);
+    copy_of<row_gradient>()(shape.channels, parts[row], parts_gradient[rows + row], from[0], from[1], to[0]);
   });
 }
 
@@ -275,8 +247,7 @@ void softmax_of_parts(const NormShape& shape, size_t count, bool is_log, const f
   for_rows<1, 1>(shape, {data}, {output}, [&](size_t row, const auto& from, const auto& to) {
     const size_t first = row / shape.inner * count * shape.inner + row % shape.inner;
     const Totals totals(parts + first, sums + first, count, shape.inner);
-    const auto compute = kFast ? fast_row_softmax : row_softmax;
-    compute(shape.channels, is_log, totals.largest(), totals.total(), from[0], to[0]);
+    copy_of<row_softmax>()(shape.channels, is_log, totals.largest(), totals.total(), from[0], to[0]);
   });
 }
 
@@ -289,8 +260,7 @@ void softmax_of_parts_gradient(const NormShape& shape, size_t count, bool is_log
   for_rows<2, 1>(shape, {output, output_gradient}, {gradient}, [&](size_t row, const auto& from, const auto& to) {
     const size_t first = row / shape.inner * count * shape.inner + row % shape.inner;
     const Totals totals(parts + first, sums + first, count, shape.inner);
-    const auto compute = kFast ? fast_row_softmax_gradient : row_softmax_gradient;
-    const float gradients = compute(shape.channels, is_log, from[0], from[1], to[0]);
+    const float gradients = copy_of<row_softmax_gradient>()(shape.channels, is_log, from[0], from[1], to[0]);
     for (size_t part = 0; part < count; ++part) {
       sums_gradient[first + part * shape.inner] = totals.gradient(part, gradients);
     }

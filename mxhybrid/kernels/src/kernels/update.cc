@@ -163,14 +163,6 @@ LANE_INLINE void dense_adagrad(const UpdateSettings& set, const RowUpdate& row) 
   }
 }
 
-/// A copy of a kernel for processors with AVX2, which gives the same bits.
-template <UpdateKernel kKernel>
-LANE_FAST void fast(const UpdateSettings& settings, const RowUpdate& row) {
-  kKernel(settings, row);
-}
-
-const bool kFast = is_fast();
-
 /// A kind of rule: its name in Python, and, if it is an optimizer, its kernels and its arrays of state.
 struct RuleRow {
   RuleKind kind;
@@ -186,7 +178,7 @@ constexpr RuleRow row_of(RuleKind kind, const char* name) {
 }
 template <UpdateKernel kFloat32, UpdateKernel kFloat64>
 constexpr RuleRow row_of(RuleKind kind, const char* name, uint32_t states) {
-  return {kind, name, {kFloat32, fast<kFloat32>}, {kFloat64, fast<kFloat64>}, states};
+  return {kind, name, {kFloat32, Fast<kFloat32>::kernel}, {kFloat64, Fast<kFloat64>::kernel}, states};
 }
 
 /// All rules, in the order of RuleKind.  To add an optimizer's kernel, add its enumerator, its kernel and its row here.
@@ -205,7 +197,7 @@ constexpr RuleRow kRules[] = {
     row_of<multi_sgd<float>, multi_sgd<double>>(RuleKind::kMultiSgd, "multi sgd", 0),
     row_of<dense_adam<float>, dense_adam<double>>(RuleKind::kDenseAdam, "dense adam", 2),
     // Its operators get doubles: float32 settings are too coarse for float64 weights.
-    {RuleKind::kDenseAdagrad, "dense adagrad", {dense_adagrad<float>, fast<dense_adagrad<float>>}, {}, 1},
+    {RuleKind::kDenseAdagrad, "dense adagrad", {dense_adagrad<float>, Fast<dense_adagrad<float>>::kernel}, {}, 1},
 };
 constexpr uint32_t kNumRules = sizeof kRules / sizeof *kRules;
 

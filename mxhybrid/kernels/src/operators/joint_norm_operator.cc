@@ -130,12 +130,7 @@ JointNormOperator::Affine JointNormOperator::join(const float* parameters, const
 
 void JointNormOperator::normalize_part(const Pass& pass) const {
   const Affine affine = join(pass.parameters, pass.statistics + 2 * shape_.channels, pass.statistics);
-  const NormCoefficients by_channel = coefficients(affine, pass.statistics);
-  if (settings_.pools) {
-    normalize_windows(shape_, windows_, pass.data, by_channel, pass.output);
-  } else {
-    normalize(shape_, pass.data, by_channel, pass.output);
-  }
+  normalize(shape_, windows_, pass.data, coefficients(affine, pass.statistics), pass.output);
 }
 
 void JointNormOperator::backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
@@ -150,12 +145,8 @@ void JointNormOperator::backward(const Arrays& output_gradients, const Arrays& i
   std::vector<double> sums(channels), products(channels);
   std::vector<float> joint(size);
   pass->affine = join(pass->parameters, moments, joint.data());  // the same values as in the forward pass
-  const NormCoefficients by_channel = coefficients(pass->affine, means);
-  if (settings_.pools) {
-    window_gradient_sums(shape_, windows_, pass->data, pass->output, by_channel, sums.data(), products.data());
-  } else {
-    gradient_sums(shape_, pass->data, pass->output, by_channel, sums.data(), products.data());
-  }
+  gradient_sums(shape_, windows_, pass->data, pass->output, coefficients(pass->affine, means), sums.data(),
+                products.data());
   for (size_t channel = 0; channel < channels; ++channel) {
     const double standard_deviation = std::sqrt(variances[channel] + settings_.epsilon);
     const double scale = gamma(pass->parameters, channel) / standard_deviation;
@@ -178,12 +169,8 @@ void JointNormOperator::backward(const Arrays& output_gradients, const Arrays& i
 
 void JointNormOperator::compute_gradient(const Pass& pass) const {
   const float* moments = pass.statistics + 2 * shape_.channels * (1 + settings_.position);
-  const NormCoefficients by_channel = coefficients(pass.affine, pass.statistics);
-  if (settings_.pools) {
-    window_gradient(shape_, windows_, pass.data, pass.output, by_channel, moments, pass.received.data(), pass.gradient);
-  } else {
-    normalized_gradient(shape_, pass.data, pass.output, by_channel, moments, pass.received.data(), pass.gradient);
-  }
+  normalized_gradient(shape_, windows_, pass.data, pass.output, coefficients(pass.affine, pass.statistics), moments,
+                      pass.received.data(), pass.gradient);
 }
 
 /// Begin the transfer of a pass, and compute the rest once it is complete.

@@ -50,8 +50,9 @@ constexpr struct {
 } kCpuContext;
 
 /// The `property` of an operation, `FnProperty` of include/mxnet/engine.h.  The thread that pushes an asynchronous
-/// operation also runs it, since it waits for nothing; a normal operation waits for a thread that computes.
-constexpr int kNormalOperation = 0, kAsyncOperation = 4;
+/// operation also runs it, since it waits for nothing; a prioritized one has threads of its own; a normal one waits for
+/// a thread that computes.
+constexpr int kNormalOperation = 0, kPrioritizedOperation = 3, kAsyncOperation = 4;
 
 /// Functions of MXNet's include/mxnet/c_api.h in the order of lane/row_arrays.py, and the handle of operator _copyto.
 struct MxnetFunctions {
@@ -63,12 +64,18 @@ struct MxnetFunctions {
   int (*save)(void* array, size_t* size, const char** bytes);
   int (*load)(const void* bytes, size_t size, void** array);
   int (*free)(void* array);
-  int (*push)(void (*start)(void*, void*, void*), void* parameter, void (*remove)(void*), const void* context,
-              void** reads, int num_reads, void** writes, int num_writes, const int* property, int priority,
-              const char* name, bool wait);
+  PushFunction push;
   int (*invoke)(void* what, int num_inputs, void** inputs, int* num_outputs, void*** outputs, int num_parameters,
                 const char** keys, const char** values, const int** storage_types);
   void* copyto;
+
+  /// Push the copy of an array to another one; return whether MXNet takes it.
+  bool copy(void* from, void* to) const {
+    int outputs = 1;
+    void** targets = &to;
+    const int* storage_types = nullptr;
+    return invoke(copyto, 1, &from, &outputs, &targets, 0, nullptr, nullptr, &storage_types) == 0;
+  }
 };
 
 }  // namespace lane

@@ -12,39 +12,27 @@
 #include <vector>
 
 #include "operators/array_transfer.h"
+#include "operators/norm_operators.h"
 
 namespace lane {
 
 /// A transfer operator.  Its inputs are a token and an array, its outputs a token and an array; either array may be
 /// missing.  MXNet keeps the address of the object as long as a graph may run.
-class TransferOperator {
+class TransferOperator : public ArrayOperator {
  public:
-  using Shape = std::vector<unsigned>;
-
-  /// `input` and `output` are the shapes of the arrays, null if there is none.
   TransferOperator(std::shared_ptr<ArrayTransfer> forward, std::shared_ptr<ArrayTransfer> backward,
-                   std::unique_ptr<Shape> input, std::unique_ptr<Shape> output, ArrayFunctions arrays,
-                   PushFunction push);
-  TransferOperator(const TransferOperator&) = delete;
-  TransferOperator& operator=(const TransferOperator&) = delete;
+                   std::vector<Shape> inputs, std::vector<Shape> outputs, ArrayFunctions arrays, PushFunction push);
 
-  const NDArrayOpInfo* info() const { return &info_; }
+ protected:
+  void forward(const Arrays& inputs, const Arrays& outputs) const override;
+  void backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
+                const Arrays& input_gradients) const override;
 
  private:
-  /// Tags of arrays in ndarray_op.cc.
-  enum Tag { kInput = 0, kOutput = 1, kInputGradient = 2, kOutputGradient = 3 };
-
-  void begin(const std::shared_ptr<ArrayTransfer>& transfer, int count, void** arrays, const int* tags, Tag from,
-             Tag to);
-  void infer(int* dimensions, unsigned** shapes);
+  void begin(const std::shared_ptr<ArrayTransfer>& transfer, const Arrays& from, const Arrays& to) const;
 
   const std::shared_ptr<ArrayTransfer> forward_, backward_;
-  const std::unique_ptr<Shape> input_, output_;
-  const ArrayFunctions arrays_;
   const PushFunction push_;
-  Shape token_ = {1};
-  std::vector<char*> arguments_, outputs_;  // names, then null
-  NDArrayOpInfo info_;
 };
 
 }  // namespace lane

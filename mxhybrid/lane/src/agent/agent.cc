@@ -124,11 +124,6 @@ void Agent::add_dynamic_table(uint32_t number, const TableShape& shape, const st
   tables_[number] = std::move(table);
 }
 
-int Agent::table_descriptor(uint32_t number) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return table(number).memory.descriptor();
-}
-
 int Agent::share_table(uint32_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
   Table& table = this->table(number);

@@ -57,10 +57,8 @@ class Agent {
   /// of the stores.
   void add_dynamic_table(uint32_t number, const TableShape& shape, const std::string& name,
                          const RowStoreOptions& options);
-  /// Return the memory of a table, which has the layout AgentTableLayout.
-  int table_descriptor(uint32_t number);
-  /// Return a copy of that descriptor, which the caller closes.  Called once for each worker of the host; then the
-  /// agent closes its own.
+  /// Return a descriptor of the memory of a table, which has the layout AgentTableLayout; the caller closes it.  Called
+  /// once for each worker of the host; then the agent closes its own.
   int share_table(uint32_t number);
   /// Map the memory of a worker for a table, which has the layout WorkerTableLayout, if this agent handles any
   /// partition of the table.
@@ -114,7 +112,6 @@ class Agent {
   void send_bye();
   void receive(Peer& peer);
   void adapt_to_link();  // receive windows and thresholds of wake-ups, by the rate
-  void queue_push(Table& table, uint32_t part, uint32_t host, Pushed pushed);
   bool progress();
   bool progress(Table& table);
   bool has_work();
@@ -137,8 +134,6 @@ class Agent {
   void clear_cache(Table& table);
   template <typename Id>
   void forward_push(Table& table, uint32_t part);
-  template <typename Id>
-  void keep_push(Table& table, uint32_t part);
   void update(Table& table, uint32_t part);
   template <typename Id>
   void update_with(Table& table, uint32_t part);

@@ -139,7 +139,7 @@ void AgentAllreduce::set_chunks(Operation& operation) {
     const size_t chunks_per_host = std::max<size_t>(1, (bytes + hosts * kMaxChunkBytes - 1) / (hosts * kMaxChunkBytes));
     chunk_bytes = std::max((bytes + hosts * chunks_per_host - 1) / (hosts * chunks_per_host), kMinChunkBytes);
     const size_t alignment = operation.quantized ? kInt8Block * sizeof(float) : Layout::kAlignment;
-    chunk_bytes = (chunk_bytes + alignment - 1) / alignment * alignment;
+    chunk_bytes = rounded_up(chunk_bytes, alignment);
   }
   const uint64_t chunk = std::max<uint64_t>(1, chunk_bytes / size_of(operation.dtype));
   if (operation.ends.empty()) {

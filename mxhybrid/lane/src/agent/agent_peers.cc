@@ -32,9 +32,8 @@ void Agent::Peer::begin(const Header& header, Segment segments[2]) {
       if (part.pushes[host].size() >= table.max_pushes_ahead()) {
         throw std::runtime_error("too many pushes before other hosts have sent theirs");
       }
-      push.count = header.count;
-      push.ids = Buffer(header.count * shape.id_bytes());
-      push.rows = Buffer(header.count * shape.wire_row_bytes(header.flags & kExactRows));
+      push = {header.count, Buffer(header.count * shape.id_bytes()),
+              Buffer(header.count * shape.wire_row_bytes(header.flags & kExactRows))};
       segments[0] = {push.ids.data(), push.ids.size()};
       segments[1] = {push.rows.data(), push.rows.size()};
       return;
@@ -43,13 +42,8 @@ void Agent::Peer::begin(const Header& header, Segment segments[2]) {
       if (!part.is_owned) throw std::runtime_error("a pull from a partition of another server");
       if (header.count > shape.max_rows_of(header.part, 1)) throw std::runtime_error("a pull of too many rows");
       if (agent.too_many_pulls(table, number)) throw std::runtime_error("too many pulls at a time");
-      pull.peer = number;
-      pull.part = header.part;
-      pull.version = header.version;
-      pull.count = header.count;
-      pull.flags = header.flags;
-      pull.number = header.number;
-      pull.ids = Buffer(header.count * shape.id_bytes());
+      pull = {number, header.part, header.version, header.count, header.flags, header.number,
+              Buffer(header.count * shape.id_bytes())};
       segments[0] = {pull.ids.data(), pull.ids.size()};
       return;
     case Message::kRows: {
@@ -97,7 +91,7 @@ void Agent::Peer::end(const Header& header) {
         decode_rows(shape, push.rows.data(), push.count, rows.data());
         push.rows = std::move(rows);
       }
-      agent.queue_push(table, header.part, agent.membership_.agent_hosts[number], std::move(push));
+      table.parts[header.part].pushes[agent.membership_.agent_hosts[number]].push_back(std::move(push));
       return;
     case Message::kPull:
       if (!well_formed(shape, header.part, pull.ids.as<void>(), pull.count)) {

@@ -228,14 +228,7 @@ void Agent::send_pull(Table& table, uint32_t part, uint32_t version, uint8_t fla
   const uint64_t number = mark | ++pulls_sent_;
   Buffer sent_ids(count * table.shape.id_bytes());
   if (count) std::memcpy(sent_ids.data(), ids, sent_ids.size());
-  OutgoingPull& pull = table.outgoing_pulls[number];
-  pull.peer = owner;
-  pull.part = part;
-  pull.version = version;
-  pull.count = count;
-  pull.flags = flags;
-  pull.to = to;
-  pull.used_at = used_at;
+  table.outgoing_pulls[number] = {owner, part, version, count, flags, to, Buffer(), used_at};
   if (owner == number_) {
     table.incoming_pulls.push_back({owner, part, version, count, flags, number, std::move(sent_ids)});
     return;

@@ -39,7 +39,8 @@ void Agent::accept_round(Table& table) {
     if (table.parts[part].is_remote()) {
       table.shape.dynamic ? forward_push<int64_t>(table, part) : forward_push<int32_t>(table, part);
     } else if (table.parts[part].is_owned && table.shape.staleness > 0) {
-      table.shape.dynamic ? keep_push<int64_t>(table, part) : keep_push<int32_t>(table, part);
+      table.parts[part].pushes[host_].push_back(table.shape.dynamic ? table.sums_of(table.pushed<int64_t>(part))
+                                                                    : table.sums_of(table.pushed<int32_t>(part)));
     }
   }
   for (auto& [agent, owner] : table.owners) {  // early enough for one more round in the meantime
@@ -59,67 +60,35 @@ void Agent::note_version(Table& table, uint64_t number, const OutgoingPull& pull
 }
 
 template <typename Id>
-void Agent::keep_push(Table& table, uint32_t part) {
-  std::vector<RowListOf<Id>> lists;
-  uint32_t max_rows = 0;
-  for (uint32_t worker = 0; worker < table.views.size(); ++worker) {
-    lists.push_back(table.pushed<Id>(worker, part));
-    max_rows += lists.back().count;
-  }
-  const size_t row_bytes = table.merger.row_bytes();
-  Pushed pushed{0, Buffer(max_rows * sizeof(Id)), Buffer(max_rows * row_bytes)};
-  table.merger.each(lists, [&](Id id, const char* row) {
-    pushed.ids.as<Id>()[pushed.count] = id;
-    std::memcpy(pushed.rows.data() + pushed.count++ * row_bytes, row, row_bytes);
-  });
-  queue_push(table, part, host_, std::move(pushed));
-}
-
-template <typename Id>
 void Agent::forward_push(Table& table, uint32_t part) {
   const TableShape& shape = table.shape;
   auto message = std::make_unique<OutgoingMessage>();
-  std::vector<RowListOf<Id>> lists;
-  uint32_t max_rows = 0;
-  for (uint32_t worker = 0; worker < table.views.size(); ++worker) {
-    lists.push_back(table.pushed<Id>(worker, part));
-    max_rows += lists.back().count;
-  }
-  uint32_t count = max_rows;
-  bool reads_workers = false;
+  const std::vector<RowListOf<Id>> lists = table.pushed<Id>(part);
   const uint32_t flags = table.push_flags();
   const bool is_exact = flags & kExactRows, is_rounded = shape.rounds(is_exact);
-  if (lists.size() == 1 && !is_rounded && shape.staleness == 0) {  // sent from the worker's memory
-    message->segments[0].data = const_cast<char*>(reinterpret_cast<const char*>(lists[0].ids));
-    message->segments[1].data = const_cast<char*>(lists[0].rows);
-    reads_workers = true;
-  } else {
-    const size_t row_bytes = shape.wire_row_bytes(is_exact);
+  const size_t row_bytes = shape.wire_row_bytes(is_exact);
+  const bool reads_workers = lists.size() == 1 && !is_rounded && shape.staleness == 0;  // sent from the worker's memory
+  RowListOf<Id> sent_rows = lists[0];
+  if (!reads_workers) {
     const RoundingContext rounding{table.number, host_, table.rounds};
-    message->buffers[0] = Buffer(max_rows * sizeof(Id));
-    message->buffers[1] = Buffer(max_rows * row_bytes);
-    Id* ids = message->buffers[0].as<Id>();
-    char* rows = message->buffers[1].data();
-    count = 0;
-    table.merger.each(lists, [&](Id id, const char* row) {
-      ids[count] = id;
+    Pushed sums = table.sums_of(lists, row_bytes, [&](Id id, const char* row, char* to) {
       if (is_rounded) {
-        encode_push(shape, rounding, row_number(shape, part, id), row, rows + count * row_bytes);
+        encode_push(shape, rounding, row_number(shape, part, id), row, to);
       } else {
-        std::memcpy(rows + count * row_bytes, row, row_bytes);
+        std::memcpy(to, row, row_bytes);
       }
-      ++count;
     });
-    message->segments[0].data = message->buffers[0].data();
-    message->segments[1].data = rows;
+    sent_rows = sums.list<Id>();
+    message->buffers[0] = std::move(sums.ids);
+    message->buffers[1] = std::move(sums.rows);
   }
-  message->segments[0].size = count * sizeof(Id);
-  message->segments[1].size = count * shape.wire_row_bytes(is_exact);
+  message->segments[0] = {reinterpret_cast<char*>(const_cast<Id*>(sent_rows.ids)), sent_rows.count * sizeof(Id)};
+  message->segments[1] = {const_cast<char*>(sent_rows.rows), sent_rows.count * row_bytes};
   message->header.kind = Message::kPush;
   message->header.flags = static_cast<uint8_t>(flags);
   message->header.table = table.number;
   message->header.part = part;
-  message->header.count = count;
+  message->header.count = sent_rows.count;
   ++table.unsent;
   table.reading += reads_workers;
   message->sent = [this, sent = &table, reads_workers] {
@@ -130,10 +99,6 @@ void Agent::forward_push(Table& table, uint32_t part) {
   peer(table.parts[part].owner).connection.send(std::move(message));
 }
 
-void Agent::queue_push(Table& table, uint32_t part, uint32_t host, Pushed pushed) {
-  table.parts[part].pushes[host].push_back(std::move(pushed));
-}
-
 void Agent::update(Table& table, uint32_t number) {
   table.shape.dynamic ? update_with<int64_t>(table, number) : update_with<int32_t>(table, number);
 }
@@ -142,31 +107,21 @@ template <typename Id>
 void Agent::update_with(Table& table, uint32_t number) {
   Part& part = table.parts[number];
   std::vector<RowListOf<Id>> local_lists, lists;
-  const bool is_kept = table.shape.staleness > 0;  // by keep_push
-  for (uint32_t worker = 0; !is_kept && worker < table.views.size(); ++worker) {
-    local_lists.push_back(table.pushed<Id>(worker, number));
-  }
-  Buffer ids, rows;
+  const bool is_kept = table.shape.staleness > 0;  // by accept_round
+  if (!is_kept) local_lists = table.pushed<Id>(number);
+  Pushed local_sums;
   const bool is_local_only = std::all_of(part.pushes.begin(), part.pushes.end(),
                                  [](const std::deque<Pushed>& queue) { return queue.empty(); });
   if (local_lists.size() > 1 && !is_local_only) {
     // Other hosts sum their workers' rows first, too, so sums do not depend on the host of a partition.
-    uint32_t max_rows = 0, count = 0;
-    for (const RowListOf<Id>& list : local_lists) max_rows += list.count;
-    ids = Buffer(max_rows * sizeof(Id));
-    rows = Buffer(max_rows * table.merger.row_bytes());
-    table.merger.each(local_lists, [&](Id id, const char* row) {
-      ids.as<Id>()[count] = id;
-      std::memcpy(rows.data() + count++ * table.merger.row_bytes(), row, table.merger.row_bytes());
-    });
-    local_lists = {{ids.as<Id>(), rows.data(), count}};
+    local_sums = table.sums_of(local_lists);
+    local_lists = {local_sums.list<Id>()};
   }
   for (uint32_t host = 0; host < part.pushes.size(); ++host) {
     if (host == host_ && !is_kept) {
       lists.insert(lists.end(), local_lists.begin(), local_lists.end());
     } else if (!part.pushes[host].empty()) {
-      const Pushed& pushed = part.pushes[host].front();
-      lists.push_back({pushed.ids.as<Id>(), pushed.rows.data(), pushed.count});
+      lists.push_back(part.pushes[host].front().template list<Id>());
     }
   }
   const int64_t begin = observer_ ? now() : 0;
@@ -209,15 +164,9 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<RowList>&
       return touched;
     }
     case RuleKind::kCallback: {
-      uint32_t max_rows = 0;
-      for (const RowList& list : lists) max_rows += list.count;
-      Buffer ids(max_rows * sizeof(int32_t)), rows(max_rows * row_bytes);
-      table.merger.each(lists, [&](int32_t local_id, const char* row) {
-        ids.as<int32_t>()[touched] = local_id;
-        std::memcpy(rows.data() + touched++ * row_bytes, row, row_bytes);
-      });
-      callback_(table.number, number, {ids.as<int32_t>(), rows.data(), touched});
-      return touched;
+      const Pushed sums = table.sums_of(lists);
+      callback_(table.number, number, sums.list<int32_t>());
+      return sums.count;
     }
     default:
       break;
@@ -239,9 +188,7 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<RowList>&
 }
 
 uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<KeyedRowList>& lists) {
-  uint32_t touched = 0;
-  table.with_name([&] { touched = apply_to_store(table, number, lists); });
-  return touched;
+  return table.with_name([&] { return apply_to_store(table, number, lists); });
 }
 
 uint32_t Agent::apply_to_store(Table& table, uint32_t number, const std::vector<KeyedRowList>& lists) {

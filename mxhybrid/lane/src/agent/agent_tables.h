@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -34,8 +35,13 @@ constexpr uint32_t kMaxPushesAhead = 4;
 constexpr uint64_t kProgressQuery = uint64_t(1) << 63;
 
 struct Agent::Pushed {
-  uint32_t count;
+  uint32_t count = 0;
   Buffer ids, rows;
+
+  template <typename Id>
+  RowListOf<Id> list() const {
+    return {ids.as<Id>(), rows.data(), count};
+  }
 };
 
 struct Agent::RemoteOwner {
@@ -162,11 +168,11 @@ struct Agent::Table {
     const uint32_t lag = reached(version, pull.used_at) ? 0 : std::min(pull.used_at - version, kMaxStaleness);
     shared->lags[lag].fetch_add(pull.count, std::memory_order_relaxed);
   }
-  /// Call a function; begin the message of an error with the name of the table.
+  /// Return the result of a function; begin the message of an error with the name of the table.
   template <typename Function>
-  void with_name(Function function) const {
+  auto with_name(Function function) const {
     try {
-      function();
+      return function();
     } catch (const std::bad_alloc&) {
       throw std::runtime_error(name + ": " + refusal_text("cannot get memory for rows", 0, ENOMEM));
     } catch (const std::runtime_error& error) {
@@ -180,13 +186,34 @@ struct Agent::Table {
     for (const WorkerView& view : views) flags |= view.shared->push_flags;
     return flags;
   }
-  /// Return the rows that a worker pushed to a partition in the current round.
+  /// Return the rows that each worker pushed to a partition in the current round.
   template <typename Id>
-  RowListOf<Id> pushed(uint32_t worker, uint32_t part) const {
-    const Memory& memory = views[worker].memory;
-    const uint32_t first = bounds_of(worker)[part], last = bounds_of(worker)[part + 1];
-    return {memory.at<Id>(worker_layout.push_ids) + first,
-            memory.at<char>(worker_layout.push_rows) + first * shape.row_bytes(), last - first};
+  std::vector<RowListOf<Id>> pushed(uint32_t part) const {
+    std::vector<RowListOf<Id>> lists;
+    for (uint32_t worker = 0; worker < views.size(); ++worker) {
+      const Memory& memory = views[worker].memory;
+      const uint32_t first = bounds_of(worker)[part], last = bounds_of(worker)[part + 1];
+      lists.push_back({memory.at<Id>(worker_layout.push_ids) + first,
+                       memory.at<char>(worker_layout.push_rows) + first * shape.row_bytes(), last - first});
+    }
+    return lists;
+  }
+  /// Return the sums of lists of rows; `write(id, sum, to)` writes each of them, which takes `sum_bytes`.
+  template <typename Id, typename Write>
+  Pushed sums_of(const std::vector<RowListOf<Id>>& lists, size_t sum_bytes, Write write) {
+    uint32_t max_rows = 0;
+    for (const RowListOf<Id>& list : lists) max_rows += list.count;
+    Pushed sums{0, Buffer(max_rows * sizeof(Id)), Buffer(max_rows * sum_bytes)};
+    merger.each(lists, [&](Id id, const char* sum) {
+      sums.ids.template as<Id>()[sums.count] = id;
+      write(id, sum, sums.rows.data() + sums.count++ * sum_bytes);
+    });
+    return sums;
+  }
+  template <typename Id>
+  Pushed sums_of(const std::vector<RowListOf<Id>>& lists) {
+    const size_t row_bytes = merger.row_bytes();
+    return sums_of(lists, row_bytes, [&](Id, const char* sum, char* to) { std::memcpy(to, sum, row_bytes); });
   }
   /// Return the row request of a worker.
   template <typename Id>

@@ -43,8 +43,6 @@ class KeyCache {
   uint32_t take(uint32_t count);
   /// Return the current region.
   uint32_t region() const { return region_; }
-  /// Return the number of slots that were taken from the current region.
-  uint32_t used() const { return used_; }
 
  private:
   void forget();

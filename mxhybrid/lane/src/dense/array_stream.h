@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "base/buffer.h"
 #include "memory/box.h"
 
 namespace lane {
@@ -23,7 +24,7 @@ struct ArrayStream {
   void add(const Box& added) {
     boxes.push_back(added);
     bytes += added.bytes();
-    padded = (bytes + kPadding - 1) / kPadding * kPadding;
+    padded = rounded_up(bytes, kPadding);
   }
   void reset() { done = box = start = 0; }
   bool ended() const { return done == padded; }

@@ -22,19 +22,14 @@ constexpr size_t kMaxPortionBytes = 128 << 10;
 
 // --------------------------------------------------------------------------------------------------------- channels
 
-int WorkerChannels::open_incoming(uint32_t rank, size_t room) {
+int WorkerChannels::open(uint32_t rank, bool outgoing, size_t room) {
   std::lock_guard<std::mutex> lock(mutex_);
-  auto& channel = links_[rank].in;
-  if (channel) throw std::runtime_error("the channel from worker " + std::to_string(rank) + " is opened twice");
-  channel = std::make_unique<Channel>(room ? room : kDefaultRingBytes);
-  return channel->memory().descriptor();
-}
-
-int WorkerChannels::open_outgoing(uint32_t rank, size_t room) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto& channel = links_[rank].out;
-  if (channel) throw std::runtime_error("the channel to worker " + std::to_string(rank) + " is opened twice");
-  channel = std::make_unique<Channel>(room ? room : kDefaultRingBytes);
+  auto& channel = outgoing ? links_[rank].out : links_[rank].in;
+  if (channel) {
+    throw std::runtime_error(std::string("the channel ") + (outgoing ? "to" : "from") + " worker " +
+                             std::to_string(rank) + " is opened twice");
+  }
+  channel = std::make_unique<Channel>(room);
   return channel->memory().descriptor();
 }
 
@@ -72,26 +67,13 @@ WorkerChannels::Link& WorkerChannels::link(uint32_t rank) {
   return entry->second;
 }
 
-void WorkerChannels::notify_written(Link& link, uint32_t ring) {
+void WorkerChannels::notify(Link& link, Channel& channel, uint32_t ring, Flag ChannelHeader::*waiting) {
   if (link.block.mapped()) {
-    if (link.out->header().reader_waiting.load() && link.out->header().reader_waiting.exchange(0)) {
-      notify(*link.block.at<WorkerBlock>(0));
-    }
+    Flag& flag = channel.header().*waiting;
+    if (flag.load() && flag.exchange(0)) lane::notify(*link.block.at<WorkerBlock>(0));
     return;
   }
-  link.out->mark_changed(ring, block_.channel_changes.load());
-  block_.channel_changes.add();
-  notify_agent_(link.agent);
-}
-
-void WorkerChannels::notify_consumed(Link& link, uint32_t ring) {
-  if (link.block.mapped()) {
-    if (link.in->header().writer_waiting.load() && link.in->header().writer_waiting.exchange(0)) {
-      notify(*link.block.at<WorkerBlock>(0));
-    }
-    return;
-  }
-  link.in->mark_changed(ring, block_.channel_changes.load());
+  channel.mark_changed(ring, block_.channel_changes.load());
   block_.channel_changes.add();
   notify_agent_(link.agent);
 }

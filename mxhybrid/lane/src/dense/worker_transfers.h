@@ -32,11 +32,10 @@ class WorkerChannels {
   WorkerChannels(WorkerBlock& block, CompletionThread& completions, std::function<void(uint32_t)> notify_agent)
       : block_(block), completions_(completions), notify_agent_(std::move(notify_agent)) {}
 
-  /// Create the channel from another worker to this one.  Returns the descriptor of its memory, which is open until the
-  /// workers are linked.
-  int open_incoming(uint32_t rank, size_t room);
-  /// Create the channel from this worker to a worker of another host, in the same way.
-  int open_outgoing(uint32_t rank, size_t room);
+  /// Create the channel from another worker to this one, or, if it is `outgoing`, from this worker to a worker of
+  /// another host; its rings have `room` bytes.  Returns the descriptor of its memory, which is open until the workers
+  /// are linked.
+  int open(uint32_t rank, bool outgoing, size_t room);
   /// Link with a worker of this host: `channel` is the memory of the channel to that worker, `block` its WorkerBlock.
   void link(uint32_t rank, int channel, int block);
   /// Link with a worker of another host: the agent at position `agent` has mapped the channels to and from it.
@@ -55,8 +54,10 @@ class WorkerChannels {
   };
 
   Link& link(uint32_t rank);
-  void notify_written(Link& link, uint32_t ring);
-  void notify_consumed(Link& link, uint32_t ring);
+  void notify_written(Link& link, uint32_t ring) { notify(link, *link.out, ring, &ChannelHeader::reader_waiting); }
+  void notify_consumed(Link& link, uint32_t ring) { notify(link, *link.in, ring, &ChannelHeader::writer_waiting); }
+  /// Wake the other worker of the host if it waits, or let the agent relay the change of a ring.
+  void notify(Link& link, Channel& channel, uint32_t ring, Flag ChannelHeader::*waiting);
 
   WorkerBlock& block_;
   CompletionThread& completions_;

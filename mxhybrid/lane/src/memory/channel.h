@@ -24,8 +24,6 @@ namespace lane {
 constexpr uint32_t kMaxRings = 1 << 14;
 /// The binary logarithms of the smallest and the largest capacity of a ring.
 constexpr uint32_t kMinRingLog2 = 8, kMaxRingLog2 = 20;
-/// Bytes of all rings of a channel.  They are address space; only pages that were written take memory.
-constexpr size_t kDefaultRingBytes = size_t(1) << 32;
 
 /// The head of a channel.
 struct ChannelHeader {
@@ -94,7 +92,7 @@ class Channel {
   void mark_changed(uint32_t number, uint32_t change_number);
 
  private:
-  static constexpr size_t kHeaders = (sizeof(ChannelHeader) + Layout::kPage - 1) / Layout::kPage * Layout::kPage;
+  static constexpr size_t kHeaders = rounded_up(sizeof(ChannelHeader), Layout::kPage);
   static constexpr size_t kData = kHeaders + kMaxRings * sizeof(RingHeader);
   static_assert(kData % Layout::kPage == 0, "rings come after it");
 

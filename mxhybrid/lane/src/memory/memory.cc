@@ -19,7 +19,7 @@ size_t size_of_file(int descriptor) {
   return static_cast<size_t>(status.st_size);
 }
 
-Memory::Memory(size_t size) : size_((size + Layout::kPage - 1) / Layout::kPage * Layout::kPage) {
+Memory::Memory(size_t size) : size_(rounded_up(size, Layout::kPage)) {
   // The system call, since older C libraries have no function for it; 1 is MFD_CLOEXEC.
   int descriptor = static_cast<int>(syscall(SYS_memfd_create, "mxhybrid-lane", 1U));
   if (descriptor < 0) throw MemoryRefused(refusal_text("cannot make shared memory", size_, errno));
@@ -31,9 +31,7 @@ Memory::Memory(size_t size) : size_((size + Layout::kPage - 1) / Layout::kPage *
   map(descriptor);
 }
 
-Memory::Memory(int descriptor, size_t size) : size_((size + Layout::kPage - 1) / Layout::kPage * Layout::kPage) {
-  map(descriptor);
-}
+Memory::Memory(int descriptor, size_t size) : size_(rounded_up(size, Layout::kPage)) { map(descriptor); }
 
 void Memory::map(int descriptor) {
   void* base = map_memory(descriptor, size_);
@@ -72,7 +70,7 @@ Memory& Memory::operator=(Memory&& other) noexcept {
 Memory::~Memory() { release(); }
 
 void Memory::discard(size_t offset, size_t length) {
-  size_t first = (offset + Layout::kPage - 1) / Layout::kPage * Layout::kPage;
+  size_t first = rounded_up(offset, Layout::kPage);
   size_t last = (offset + length) / Layout::kPage * Layout::kPage;
   // A failure costs memory, nothing else.
   if (last > first) madvise(base_ + first, last - first, MADV_REMOVE);

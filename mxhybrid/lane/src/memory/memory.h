@@ -54,11 +54,11 @@ class Layout {
   /// Reserve `bytes` and return their offset.
   size_t reserve(size_t bytes) {
     size_t offset = size_;
-    size_ = (size_ + bytes + kAlignment - 1) / kAlignment * kAlignment;
+    size_ = rounded_up(size_ + bytes, kAlignment);
     return offset;
   }
   /// Begin a new page, so that the next object can be discarded without its neighbours.
-  void align_to_page() { size_ = (size_ + kPage - 1) / kPage * kPage; }
+  void align_to_page() { size_ = rounded_up(size_, kPage); }
   size_t size() const { return size_; }
 
   static constexpr size_t kAlignment = 64;

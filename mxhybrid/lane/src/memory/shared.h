@@ -337,8 +337,6 @@ static_assert(sizeof(AllreduceInput) <= kAllreduceData && sizeof(AllreduceOutput
 
 /// Offsets in the memory of an output, which begins with an AllreduceOutput, if all workers are on one host.
 struct AllreduceLayout {
-  /// The values of the result.
-  size_t output = kAllreduceData;
   /// The values of each worker; they stay from the worker's arrival until the result is complete.
   std::vector<size_t> inputs;
   /// The ends of the ranges of all workers, uint64; zeros if workers own no ranges.

@@ -105,7 +105,9 @@ void Worker::notify_agent(uint32_t agent) {
   uninterrupted([&] { return ::write(doorbells_[agent], &signal, sizeof signal); });
 }
 
-void Worker::add_traffic(uint64_t* sent, uint64_t* received) const {
+void Worker::read_traffic(uint64_t* sent, uint64_t* received) const {
+  std::fill_n(sent, kMessageKinds, 0);
+  std::fill_n(received, kMessageKinds, 0);
   for (const Memory& block : blocks_) {
     if (!block.mapped()) continue;
     const Traffic& traffic = block.at<AgentBlock>(0)->traffic;
@@ -116,15 +118,17 @@ void Worker::add_traffic(uint64_t* sent, uint64_t* received) const {
   }
 }
 
-void Worker::add_cache_counts(uint32_t number, uint64_t& requested, uint64_t& cached) {
+void Worker::read_cache_counts(uint32_t number, uint64_t* counts) {
+  counts[0] = counts[1] = 0;
   for (const AgentView& view : table(number)->views) {
     if (view.shared == nullptr) continue;
-    requested += view.shared->cache_counts.requested.load(std::memory_order_relaxed);
-    cached += view.shared->cache_counts.cached.load(std::memory_order_relaxed);
+    counts[0] += view.shared->cache_counts.requested.load(std::memory_order_relaxed);
+    counts[1] += view.shared->cache_counts.cached.load(std::memory_order_relaxed);
   }
 }
 
-void Worker::add_lags(uint32_t number, uint64_t* lags) {
+void Worker::read_lags(uint32_t number, uint64_t* lags) {
+  std::fill_n(lags, kMaxStaleness + 1, 0);
   const std::shared_ptr<Table> table_pointer = table(number);
   for (uint32_t agent : table_pointer->pull_agents) {
     for (uint32_t lag = 0; lag <= kMaxStaleness; ++lag) {

@@ -69,23 +69,22 @@ class Worker {
   void abandon(uint32_t number, int handle);
   /// Wait for a request, write its rows, of shape (count, width), to `out`, and release the request.
   bool wait(uint32_t number, int handle, char* out, int milliseconds);
-  /// Do the same in the completion thread, which then calls `complete`.
-  void deliver(uint32_t number, int handle, char* out, const OnComplete& complete);
-  /// Do the same for requests of several tables: write the row of its id to each row.  `complete` is called once.
+  /// Do the same for requests of several tables in the completion thread, which writes the row of its id to each row,
+  /// and then calls `complete`.
   void deliver(std::unique_ptr<Deliveries> deliveries, const OnComplete& complete);
-  /// Add the number of rows that agents got by requests of this host's workers, by their lag, to `lags`, which has
+  /// Write the number of rows that agents got by requests of this host's workers, by their lag, to `lags`, which has
   /// kMaxStaleness + 1 elements.
-  void add_lags(uint32_t number, uint64_t* lags);
+  void read_lags(uint32_t number, uint64_t* lags);
   /// Return the flags of Overflow that were found since the last call, for a table whose rows travel as float16.
   uint32_t overflows(uint32_t number);
   /// Wait until the rows of all requests are delivered.
   bool wait_for_deliveries(uint32_t number, int milliseconds);
 
-  /// Add the bytes between this host and others so far, by kind of message, to `sent` and `received`.
-  void add_traffic(uint64_t* sent, uint64_t* received) const;
+  /// Write the bytes between this host and others so far, by kind of message, to `sent` and `received`.
+  void read_traffic(uint64_t* sent, uint64_t* received) const;
 
-  /// Add the counts of the caches of this host for a dynamic table, see CacheCounts, to `requested` and `cached`.
-  void add_cache_counts(uint32_t number, uint64_t& requested, uint64_t& cached);
+  /// Write the sums of the CacheCounts of this host for a dynamic table: `requested`, and `cached`.
+  void read_cache_counts(uint32_t number, uint64_t* counts);
 
   /// Allreduces of dense arrays.
   WorkerAllreduce& allreduce() { return allreduce_; }
@@ -120,7 +119,7 @@ class Worker {
   void write(Table& table, int handle, char* out);
   void write(Table& table, int handle, const TableRows& rows);
   void free_rows(Table& table, int handle);
-  bool release(Table& table, int handle);
+  void release(Table& table, int handle);
 
   const Membership membership_;
   const uint32_t host_;
@@ -149,9 +148,9 @@ struct Worker::Deliveries {
   bool write_completed();
 
   std::vector<std::shared_ptr<Table>> tables_;
-  std::vector<int32_t> positions_;
-  std::vector<int64_t> bounds_;
-  std::vector<char> factors_;
+  std::vector<std::vector<int32_t>> positions_;
+  std::vector<std::vector<int64_t>> bounds_;
+  std::vector<std::vector<char>> factors_;
   std::vector<uint32_t> left_;  // requests that are not written yet
 };
 

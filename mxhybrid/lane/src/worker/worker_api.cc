@@ -1,181 +1,133 @@
 // The C interface of workers: their tables, pushes and pulls; see api.cc for its conventions.
-#include <algorithm>
 #include <memory>
-#include <stdexcept>
-#include <string>
+#include <vector>
 
 #include "base/api_errors.h"
 #include "memory/api_arguments.h"
 #include "worker/row_arrays.h"
 #include "worker/worker.h"
 
-using lane::dynamic_shape_of;
+using lane::Dtype;
 using lane::guarded;
-using lane::membership_of;
-using lane::MxnetFunctions;
-using lane::RowArray;
-using lane::shape_of;
+using lane::TableRows;
 using lane::Worker;
-
-namespace {
-
-/// A delivery of rows: the completion thread of a worker writes them to memory of an array.
-struct Delivery {
-  Worker* worker;
-  uint32_t number;
-  int request;
-  char* out;
-};
-
-}  // namespace
 
 extern "C" {
 
-void* lane_worker_new(uint32_t host, uint32_t local, uint32_t agents, const uint32_t* hosts, uint32_t num_hosts,
-                      const uint32_t* workers) {
-  return guarded([&]() -> void* { return new Worker(membership_of(agents, hosts, num_hosts, workers), host, local); },
-                 nullptr);
+Worker* lane_worker_new(uint32_t host, uint32_t local, uint32_t agents, const uint32_t* hosts, uint32_t num_hosts,
+                        const uint32_t* workers) {
+  return guarded([&] { return new Worker(lane::membership_of(agents, hosts, num_hosts, workers), host, local); });
 }
-int lane_worker_block(void* worker) { return static_cast<Worker*>(worker)->block().descriptor(); }
-int lane_worker_add_agent(void* worker, uint32_t agent, int doorbell, int descriptor) {
-  return guarded([&] { static_cast<Worker*>(worker)->add_agent(agent, doorbell, descriptor); return 0; }, -1);
+int lane_worker_block(Worker* worker) { return worker->block().descriptor(); }
+int lane_worker_add_agent(Worker* worker, uint32_t agent, int doorbell, int descriptor) {
+  return guarded([&] { worker->add_agent(agent, doorbell, descriptor); });
 }
 /// Return the descriptor of the table's memory, which is open until all agents of the host are attached.
-int lane_worker_add_table(void* worker, uint32_t number, uint64_t rows, uint32_t width, uint32_t dtype, uint32_t format,
-                          uint32_t parts, const uint32_t* owners, uint32_t staleness) {
+int lane_worker_add_table(Worker* worker, uint32_t number, uint64_t rows, uint32_t width, Dtype dtype,
+                          lane::RowFormat format, uint32_t max_batch_rows, uint32_t parts, const uint32_t* owners,
+                          uint32_t staleness) {
   return guarded([&] {
-    return static_cast<Worker*>(worker)->add_table(number,
-                                                   shape_of(rows, width, dtype, format, parts, owners, staleness));
-  }, -1);
+    return worker->add_table(number,
+                             lane::shape_of(rows, width, dtype, format, max_batch_rows, parts, owners, staleness));
+  });
 }
-/// Do the same for a dynamic table.
-int lane_worker_add_dynamic_table(void* worker, uint32_t number, uint32_t width, uint32_t dtype, uint32_t format,
-                                  uint32_t max_batch_rows, uint32_t parts, const uint32_t* owners, uint32_t staleness) {
-  return guarded([&] {
-    return static_cast<Worker*>(worker)->add_table(
-        number, dynamic_shape_of(width, dtype, format, max_batch_rows, parts, owners, staleness));
-  }, -1);
+int lane_worker_attach(Worker* worker, uint32_t number, uint32_t agent, int descriptor) {
+  return guarded([&] { worker->attach(number, agent, descriptor); });
 }
-int lane_worker_attach(void* worker, uint32_t number, uint32_t agent, int descriptor) {
-  return guarded([&] { static_cast<Worker*>(worker)->attach(number, agent, descriptor); return 0; }, -1);
-}
-int lane_worker_drop_table(void* worker, uint32_t number) {
-  return guarded([&] { static_cast<Worker*>(worker)->drop_table(number); return 0; }, -1);
+int lane_worker_drop_table(Worker* worker, uint32_t number) {
+  return guarded([&] { worker->drop_table(number); });
 }
 /// Return 0 when done, 1 when the time is over.
-int lane_worker_push(void* worker, uint32_t number, const int64_t* ids, uint32_t count, const void* rows,
+int lane_worker_push(Worker* worker, uint32_t number, const int64_t* ids, uint32_t count, const char* rows,
                      int milliseconds, uint32_t flags) {
-  return guarded([&] {
-    return static_cast<Worker*>(worker)->push(number, ids, count, static_cast<const char*>(rows), milliseconds, flags)
-               ? 0
-               : 1;
-  }, -1);
+  return guarded([&] { return worker->push(number, ids, count, rows, milliseconds, flags) ? 0 : 1; });
+}
+/// Return the number of tables that were pushed to; it is less than `tables` if the time is over.
+int lane_worker_push_tables(Worker* worker, const TableRows* pushes, uint32_t tables, int milliseconds) {
+  return guarded([&] { return static_cast<int>(worker->push(pushes, tables, milliseconds)); });
 }
 /// Return the handle of a row request, at least 0, or -2 while all requests are in use; see Worker::post.
-int lane_worker_post(void* worker, uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, int delivered,
+int lane_worker_post(Worker* worker, uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags,
                      uint32_t staleness, uint32_t ahead) {
   return guarded([&] {
-    const int request =
-        static_cast<Worker*>(worker)->post(number, ids, count, flags, delivered != 0, staleness, ahead);
+    const int request = worker->post(number, ids, count, flags, false, staleness, ahead);
     return request < 0 ? -2 : request;
-  }, -1);
+  });
 }
 /// Return 0 when done, 1 when the time is over.
-int lane_worker_wait(void* worker, uint32_t number, int request, void* out, int milliseconds) {
-  return guarded([&] {
-    return static_cast<Worker*>(worker)->wait(number, request, static_cast<char*>(out), milliseconds) ? 0 : 1;
-  }, -1);
+int lane_worker_wait(Worker* worker, uint32_t number, int request, char* out, int milliseconds) {
+  return guarded([&] { return worker->wait(number, request, out, milliseconds) ? 0 : 1; });
 }
-/// Return a delivery for lane_worker_deliver; if that fails, the request is given up.
-void* lane_delivery_new(void* worker, uint32_t number, int request, void* out) {
-  Worker* const poster = static_cast<Worker*>(worker);
-  void* const delivery = guarded(
-      [&]() -> void* { return new Delivery{poster, number, request, static_cast<char*>(out)}; }, nullptr);
-  if (delivery == nullptr) poster->abandon(number, request);
-  return delivery;
+/// Return 0 when all requests are posted, 1 while all requests of a table are in use.
+int lane_worker_post_tables(Worker* worker, const TableRows* requests, const uint32_t* stalenesses, uint32_t tables,
+                            int* handles) {
+  return guarded([&] { return worker->post(requests, stalenesses, tables, handles) ? 0 : 1; });
 }
-/// EngineAsyncFunc; deletes the delivery.
-void lane_worker_deliver(void*, void* on_complete, void* delivery) {
-  const std::unique_ptr<Delivery> rows(static_cast<Delivery*>(delivery));
-  rows->worker->deliver(rows->number, rows->request, rows->out, *static_cast<lane::OnComplete*>(on_complete));
+/// Return deliveries for lane_worker_deliver_tables; if that fails, the requests are given up.
+Worker::Deliveries* lane_deliveries_new(Worker* worker, const TableRows* requests, uint32_t tables,
+                                        const int* handles) {
+  auto* const deliveries = guarded([&] { return new Worker::Deliveries(*worker, requests, tables, handles); });
+  if (deliveries == nullptr) worker->abandon(requests, tables, handles);
+  return deliveries;
+}
+/// EngineAsyncFunc; deletes the deliveries.
+void lane_worker_deliver_tables(void*, void* on_complete, void* deliveries) {
+  std::unique_ptr<Worker::Deliveries> rows(static_cast<Worker::Deliveries*>(deliveries));
+  Worker& worker = rows->worker;
+  worker.deliver(std::move(rows), *static_cast<lane::OnComplete*>(on_complete));
 }
 /// Pull rows into row_sparse arrays of one shape.  Rows that are available at once are written to a new array in this
 /// thread, others by the completion thread; then the engine copies the new array to `outs`.  Returns 0 when the engine
 /// has all operations, 1 while all requests are in use, 2 if MXNet cannot create the array, 3 if it refuses an
 /// operation.
-int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number, const int64_t* ids, uint32_t count,
-                     void** outs, uint32_t num_outs, int priority, uint32_t staleness) {
+int lane_worker_pull(Worker* worker, const lane::MxnetFunctions* mxnet, uint32_t number, const int64_t* ids,
+                     uint32_t count, void** outs, uint32_t num_outs, int priority, uint32_t staleness) {
   return guarded([&] {
-    static const int32_t cpu[] = {1, 0};  // struct Context of include/mxnet/base.h
-    static const int prioritized = 3;     // FnProperty::kCPUPrioritized of include/mxnet/engine.h
-    Worker& poster = *static_cast<Worker*>(worker);
-    const lane::Dtype dtype = poster.dtype(number);
-    const int flag = dtype == lane::Dtype::kFloat32 ? 0 : dtype == lane::Dtype::kFloat64 ? 1 : 2;
-    const RowArray rows(*mxnet, outs[0], flag, lane::size_of(dtype), ids, count);
-    if (rows.handle() == nullptr) return 2;
-    const int request = poster.post(number, ids, count, 0, true, staleness);
-    if (request < 0) return 1;
-    void* handle = rows.handle();
+    const Dtype dtype = worker->dtype(number);
+    const int flag = dtype == Dtype::kFloat32 ? 0 : dtype == Dtype::kFloat64 ? 1 : 2;
+    const lane::RowArray rows(*mxnet, outs[0], flag, lane::size_of(dtype), ids, count);
+    void* array = rows.handle();
+    if (array == nullptr) return 2;
+    const int handle = worker->post(number, ids, count, 0, true, staleness);
+    if (handle < 0) return 1;
     // Rows that are available already need no thread of the engine.
-    if (!poster.wait(number, request, rows.values(), 0)) {
-      void* const delivery = lane_delivery_new(worker, number, request, rows.values());
+    if (!worker->wait(number, handle, rows.values(), 0)) {
+      const TableRows request = {number, count, ids, count, 0, nullptr, rows.values(), nullptr, nullptr};
+      auto* const delivery = lane_deliveries_new(worker, &request, 1, &handle);
       if (delivery == nullptr) return -1;
-      if (mxnet->push(lane_worker_deliver, delivery, nullptr, cpu, nullptr, 0, &handle, 1, &prioritized, priority,
-                      "mxhybrid_rows", false)) {
-        delete static_cast<Delivery*>(delivery);
-        poster.abandon(number, request);
+      if (mxnet->push(lane_worker_deliver_tables, delivery, nullptr, &lane::kCpuContext, nullptr, 0, &array, 1,
+                      &lane::kPrioritizedOperation, priority, "mxhybrid_rows", false)) {
+        delete delivery;
+        worker->abandon(number, handle);
         return 3;
       }
     }
     for (uint32_t i = 0; i < num_outs; ++i) {
-      int outputs = 1;
-      void** pointer = &outs[i];
-      const int* storage = nullptr;
-      if (mxnet->invoke(mxnet->copyto, 1, &handle, &outputs, &pointer, 0, nullptr, nullptr, &storage)) return 3;
+      if (!mxnet->copy(array, outs[i])) return 3;
     }
     return 0;
-  }, -1);
+  });
 }
 /// Return 0 when done, 1 when the time is over.
-int lane_worker_wait_for_deliveries(void* worker, uint32_t number, int milliseconds) {
-  return guarded([&] { return static_cast<Worker*>(worker)->wait_for_deliveries(number, milliseconds) ? 0 : 1; }, -1);
+int lane_worker_wait_for_deliveries(Worker* worker, uint32_t number, int milliseconds) {
+  return guarded([&] { return worker->wait_for_deliveries(number, milliseconds) ? 0 : 1; });
 }
 /// Write the number of rows that this host's workers got by requests, by their lag, 0 to kMaxStaleness.
-int lane_worker_lags(void* worker, uint32_t number, uint64_t* lags) {
-  return guarded([&] {
-    std::fill(lags, lags + lane::kMaxStaleness + 1, 0);
-    static_cast<Worker*>(worker)->add_lags(number, lags);
-    return 0;
-  }, -1);
+int lane_worker_lags(Worker* worker, uint32_t number, uint64_t* lags) {
+  return guarded([&] { worker->read_lags(number, lags); });
 }
 /// Return flags of lane::Overflow.
-int lane_worker_overflows(void* worker, uint32_t number) {
-  return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->overflows(number)); }, -1);
+int lane_worker_overflows(Worker* worker, uint32_t number) {
+  return guarded([&] { return static_cast<int>(worker->overflows(number)); });
 }
 /// Write the bytes between the worker's host and others so far: bytes sent by kind of message, then bytes received.
-int lane_worker_traffic(void* worker, uint64_t* counts, uint32_t kinds) {
-  return guarded(
-      [&] {
-        if (kinds != lane::kMessageKinds) {
-          throw std::runtime_error("there are " + std::to_string(lane::kMessageKinds) + " kinds of messages, not " +
-                                   std::to_string(kinds));
-        }
-        std::fill(counts, counts + 2 * kinds, 0);
-        static_cast<Worker*>(worker)->add_traffic(counts, counts + kinds);
-        return 0;
-      },
-      -1);
+void lane_worker_traffic(Worker* worker, uint64_t* counts) {
+  worker->read_traffic(counts, counts + lane::kMessageKinds);
 }
 /// Write the rows of a dynamic table that the worker's host has requested so far, and those found in its cache.
-int lane_worker_cache_counts(void* worker, uint32_t number, uint64_t counts[2]) {
-  return guarded(
-      [&] {
-        counts[0] = counts[1] = 0;
-        static_cast<Worker*>(worker)->add_cache_counts(number, counts[0], counts[1]);
-        return 0;
-      },
-      -1);
+int lane_worker_cache_counts(Worker* worker, uint32_t number, uint64_t* counts) {
+  return guarded([&] { worker->read_cache_counts(number, counts); });
 }
-void lane_worker_close(void* worker) { delete static_cast<Worker*>(worker); }
+void lane_worker_close(Worker* worker) { delete worker; }
 
 }  // extern "C"

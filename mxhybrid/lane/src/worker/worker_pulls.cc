@@ -18,11 +18,12 @@ void check_request(const TableShape& shape, const int64_t* ids, uint32_t count, 
   if (staleness > shape.staleness) throw std::runtime_error("a request with more staleness than its table");
 }
 
-/// Append values to a vector with room for them, and return where they are.
+/// Return a copy of values, which is kept in a list; null for null alone.
 template <typename T>
-const T* append_copy(std::vector<T>& all, const T* values, uint64_t count) {
-  all.insert(all.end(), values, values + count);
-  return all.data() + all.size() - count;
+const T* kept_copy(std::vector<std::vector<T>>& copies, const T* values, uint64_t count) {
+  if (values == nullptr) return nullptr;
+  copies.emplace_back(values, values + count).reserve(1);  // an empty copy has an address, too
+  return copies.back().data();
 }
 
 }  // namespace
@@ -184,38 +185,14 @@ bool Worker::wait(uint32_t number, int handle, char* out, int milliseconds) {
   return true;
 }
 
-void Worker::deliver(uint32_t number, int handle, char* out, const OnComplete& complete) {
-  const std::shared_ptr<Table> table_pointer = table(number);
-  completions_.add([this, table_pointer, handle] { return is_completed(*table_pointer, handle); },
-                   [this, table_pointer, handle, out, complete] {
-                     write(*table_pointer, handle, out);
-                     release(*table_pointer, handle);
-                     notify(*block_.at<WorkerBlock>(0));  // a thread may wait in `wait_for_deliveries` or `push`
-                     complete();
-                   });
-}
-
 Worker::Deliveries::Deliveries(Worker& worker, const TableRows* rows, uint32_t tables, const int* handles)
     : worker(worker), rows(rows, rows + tables), handles(handles, handles + tables) {
-  size_t num_positions = 0, num_bounds = 0, factor_bytes = 0;
-  for (const TableRows& part : this->rows) {
+  for (TableRows& part : this->rows) {
     tables_.push_back(worker.table(static_cast<uint32_t>(part.table)));
     left_.push_back(static_cast<uint32_t>(left_.size()));
-    if (part.positions != nullptr) num_positions += part.num_positions;
-    if (part.bounds != nullptr) num_bounds += part.num_rows + 1;
-    if (part.factors != nullptr) factor_bytes += part.num_positions * size_of(tables_.back()->shape.dtype);
-  }
-  positions_.reserve(num_positions);
-  bounds_.reserve(num_bounds);
-  // Factors have the alignment of their type: tables of one call have the same type.
-  factors_.reserve(factor_bytes);
-  for (uint32_t i = 0; i < tables; ++i) {
-    TableRows& part = this->rows[i];
-    if (part.positions != nullptr) part.positions = append_copy(positions_, part.positions, part.num_positions);
-    if (part.bounds != nullptr) part.bounds = append_copy(bounds_, part.bounds, part.num_rows + 1);
-    if (part.factors != nullptr) {
-      part.factors = append_copy(factors_, part.factors, part.num_positions * size_of(tables_[i]->shape.dtype));
-    }
+    part.positions = kept_copy(positions_, part.positions, part.num_positions);
+    part.bounds = kept_copy(bounds_, part.bounds, part.num_rows + 1);
+    part.factors = kept_copy(factors_, part.factors, part.num_positions * size_of(tables_.back()->shape.dtype));
   }
 }
 
@@ -326,14 +303,12 @@ void Worker::free_rows(Table& table, int handle) {
   }
 }
 
-/// Release a request whose rows are written; return whether the completion thread has written them.
-bool Worker::release(Table& table, int handle) {
+/// Release a request whose rows are written.
+void Worker::release(Table& table, int handle) {
   free_rows(table, handle);
   PostedRequest& request = table.requests[handle];
   std::lock_guard<std::mutex> lock(mutex_);
-  const bool was_delivered = request.delivered;
   request.used = request.delivered = false;
-  return was_delivered;
 }
 
 }  // namespace lane

@@ -11,7 +11,6 @@
 #include <exception>
 #include <stdexcept>
 
-#include "base/buffer.h"
 #include "base/system_calls.h"
 #include "files/scratch_file.h"
 
@@ -33,8 +32,6 @@ long io_getevents(aio_context_t context, long least, long most, io_event* events
   return syscall(SYS_io_getevents, context, least, most, events, nullptr);
 }
 
-size_t rounded_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
-
 /// Return the alignment that direct reads of a file need.
 size_t unit_of(int descriptor) {
 #ifdef STATX_DIOALIGN
@@ -49,11 +46,6 @@ size_t unit_of(int descriptor) {
 }
 
 }  // namespace
-
-AlignedBuffer::AlignedBuffer(size_t size)
-    : data_(static_cast<char*>(std::aligned_alloc(DirectFile::kAlignment, rounded_up(size, DirectFile::kAlignment)))) {
-  if (!data_) throw MemoryRefused(refusal_text("cannot get memory", size, ENOMEM));
-}
 
 DirectFile::DirectFile(int descriptor, const std::string& name)
     : descriptor_(descriptor), name_(name), unit_(unit_of(descriptor)), events_(kDepth + 1) {
@@ -128,10 +120,12 @@ void DirectFile::wait(const std::function<void(Operation& read)>& done) {
     const bool is_write = &operation == &write_;
     --(is_write ? writing_ : reading_);
     try {
-      if (events_[i].res != static_cast<int64_t>(operation.length)) {
+      const iocb& block = operation.block;
+      if (events_[i].res != static_cast<int64_t>(block.aio_nbytes)) {
         // It failed, was interrupted, or has ended early: make it again, and keep the reason if it fails again.
-        char* bytes = reinterpret_cast<char*>(operation.block.aio_buf);
-        is_write ? write(bytes, operation.length, operation.offset) : read(bytes, operation.length, operation.offset);
+        char* bytes = reinterpret_cast<char*>(block.aio_buf);
+        const auto offset = static_cast<uint64_t>(block.aio_offset);
+        is_write ? write(bytes, block.aio_nbytes, offset) : read(bytes, block.aio_nbytes, offset);
       }
       if (!is_write) done(operation);
     } catch (...) {
@@ -141,19 +135,22 @@ void DirectFile::wait(const std::function<void(Operation& read)>& done) {
   if (failure) std::rethrow_exception(failure);
 }
 
+void DirectFile::describe(Operation& operation, uint16_t code, const char* bytes, size_t length,
+                          uint64_t offset) const {
+  operation.block = {};
+  operation.block.aio_data = reinterpret_cast<uint64_t>(&operation);
+  operation.block.aio_lio_opcode = code;
+  operation.block.aio_fildes = static_cast<uint32_t>(descriptor_);
+  operation.block.aio_buf = reinterpret_cast<uint64_t>(bytes);
+  operation.block.aio_nbytes = length;
+  operation.block.aio_offset = static_cast<int64_t>(offset);
+}
+
 void DirectFile::start_write(const char* bytes, size_t length, uint64_t offset) {
   finish_write();
   check_writes();
   if (!is_asynchronous_) return write(bytes, length, offset);
-  write_ = {};
-  write_.offset = offset;
-  write_.length = length;
-  write_.block.aio_data = reinterpret_cast<uint64_t>(&write_);
-  write_.block.aio_lio_opcode = IOCB_CMD_PWRITE;
-  write_.block.aio_fildes = static_cast<uint32_t>(descriptor_);
-  write_.block.aio_buf = reinterpret_cast<uint64_t>(bytes);
-  write_.block.aio_nbytes = length;
-  write_.block.aio_offset = static_cast<int64_t>(offset);
+  describe(write_, IOCB_CMD_PWRITE, bytes, length, offset);
   std::vector<iocb*> blocks = {&write_.block};
   submit(blocks);
 }
@@ -167,30 +164,26 @@ void DirectFile::read_all(const std::vector<uint64_t>& offsets, size_t length, c
   const size_t window = rounded_up(length, unit_) + unit_;
   const size_t depth = std::min({offsets.size(), kDepth, std::max<size_t>(1, kDepthBytes / window)});
   if (depth == 0) return;
-  const AlignedBuffer windows(depth * rounded_up(window, unit_));
+  const Buffer windows(depth * window, kAlignment);
   std::vector<Operation> reads(depth);
   std::vector<iocb*> blocks;
   size_t next = 0;
   const auto prepare = [&](Operation& read) {
     const uint64_t offset = offsets[next];
-    read = {};
     read.position = next++;
-    read.offset = offset / unit_ * unit_;
-    read.skipped = static_cast<size_t>(offset - read.offset);
-    read.length = rounded_up(read.skipped + length, unit_);
-    read.block.aio_data = reinterpret_cast<uint64_t>(&read);
-    read.block.aio_lio_opcode = IOCB_CMD_PREAD;
-    read.block.aio_fildes = static_cast<uint32_t>(descriptor_);
-    read.block.aio_buf = reinterpret_cast<uint64_t>(windows.data() + (&read - reads.data()) * window);
-    read.block.aio_nbytes = read.length;
-    read.block.aio_offset = static_cast<int64_t>(read.offset);
+    read.skipped = static_cast<size_t>(offset % unit_);
+    describe(read, IOCB_CMD_PREAD, windows.data() + (&read - reads.data()) * window,
+             rounded_up(read.skipped + length, unit_), offset - read.skipped);
   };
-  const auto bytes_of = [&](const Operation& read) { return windows.data() + (&read - reads.data()) * window; };
+  const auto take_bytes = [&](const Operation& read) {
+    take(read.position, reinterpret_cast<const char*>(read.block.aio_buf) + read.skipped);
+  };
   if (!is_asynchronous_) {
+    const iocb& block = reads[0].block;
     while (next < offsets.size()) {
       prepare(reads[0]);
-      this->read(bytes_of(reads[0]), reads[0].length, reads[0].offset);
-      take(reads[0].position, bytes_of(reads[0]) + reads[0].skipped);
+      read(windows.data(), block.aio_nbytes, static_cast<uint64_t>(block.aio_offset));
+      take_bytes(reads[0]);
     }
     return;
   }
@@ -213,7 +206,7 @@ void DirectFile::read_all(const std::vector<uint64_t>& offsets, size_t length, c
   while (reading_ || !blocks.empty()) {
     submit(blocks);
     wait([&](Operation& read) {
-      take(read.position, bytes_of(read) + read.skipped);
+      take_bytes(read);
       if (next == offsets.size()) return;
       prepare(read);
       blocks.push_back(&read.block);

@@ -5,28 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/buffer.h"
+
 namespace lane {
-
-/// Memory of this process, aligned for reads and writes of a DirectFile.
-class AlignedBuffer {
- public:
-  AlignedBuffer() = default;
-  /// Allocate `size` bytes; throws MemoryRefused.
-  explicit AlignedBuffer(size_t size);
-  char* data() const { return data_.get(); }
-
- private:
-  struct Free {
-    void operator()(char* data) const { std::free(data); }
-  };
-  std::unique_ptr<char, Free> data_;
-};
 
 /// Reads and writes go to the disk directly where the file system can do that, and through the page cache elsewhere.
 /// Many reads are under way at once by the asynchronous I/O of Linux (io_submit); where the system refuses it, they
@@ -62,11 +47,11 @@ class DirectFile {
   /// An operation under way.
   struct Operation {
     iocb block;
-    uint64_t offset;
-    size_t length, position, skipped;  // of a read: its position in the list, and bytes before those that are needed
+    size_t position, skipped;  // of a read: its position in the list, and bytes before those that are needed
   };
 
   void write(const char* bytes, size_t length, uint64_t offset);
+  void describe(Operation& operation, uint16_t code, const char* bytes, size_t length, uint64_t offset) const;
   /// Start the operations of blocks, which are all reads or one write, and clear the list.
   void submit(std::vector<iocb*>& blocks);
   /// Wait for an operation, or several; call `done` for each read.

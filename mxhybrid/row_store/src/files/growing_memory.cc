@@ -25,10 +25,7 @@ constexpr uint64_t kReserve = 16 << 20;
 /// Memory that is left is taken in parts of this share, so that others in the same container get some, too.
 constexpr uint64_t kShare = 8;
 
-size_t rounded_up(size_t size) {
-  const size_t unit = size < 4 * kHugePage ? kPage : kHugePage;
-  return (size + unit - 1) / unit * unit;
-}
+size_t in_pages(size_t size) { return rounded_up(size, size < 4 * kHugePage ? kPage : kHugePage); }
 
 /// Return the size, `enlarged` at most, to which memory of `size` bytes may grow, of which `needed` bytes will be used;
 /// throw MemoryRefused if the system would soon end the process, rather than let it use them.
@@ -37,7 +34,7 @@ size_t allowed_size(size_t size, size_t needed, size_t enlarged) {
   const AvailableMemory available = available_memory();
   const uint64_t left = available.bytes - std::min(available.bytes, kReserve);
   if (enlarged - size <= left / kShare) return enlarged;
-  const size_t allowed = rounded_up(std::max<size_t>(needed, size + left / kShare / kHugePage * kHugePage));
+  const size_t allowed = in_pages(std::max<size_t>(needed, size + left / kShare / kHugePage * kHugePage));
   if (std::min(allowed, enlarged) - size <= left) return std::min(allowed, enlarged);
   throw MemoryRefused(
       "cannot get memory for rows of " + std::to_string(needed) + " bytes: " + std::to_string(available.bytes) +
@@ -52,7 +49,7 @@ void GrowingMemory::grow(size_t size) {
   if (size <= size_) return;
   size_t enlarged = static_cast<size_t>(static_cast<double>(size_) * kGrowth);
   if (is_file()) enlarged = std::min(enlarged, size_ + kFileStep);
-  size_t grown = rounded_up(std::max(size, enlarged));
+  size_t grown = in_pages(std::max(size, enlarged));
   if (!is_file()) grown = allowed_size(size_, size, grown);
   if (is_file()) grow_file(descriptor_, name_, size_, grown);
   const int flags = is_file() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;

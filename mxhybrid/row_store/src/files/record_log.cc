@@ -22,21 +22,17 @@ constexpr uint64_t kMostGrowth = 64 << 20;
 /// The number of free segments below which a segment is cleaned.  Cleaning itself needs a free segment.
 constexpr size_t kLeastFree = 2;
 
-size_t rounded_up(size_t size) {
-  return (size + DirectFile::kAlignment - 1) / DirectFile::kAlignment * DirectFile::kAlignment;
-}
-
 }  // namespace
 
 RecordLog::RecordLog(int descriptor, const std::string& name, size_t record_bytes)
     : record_bytes_(record_bytes),
       per_segment_(static_cast<uint32_t>(std::max<size_t>(1, kSegmentBytes / (record_bytes + sizeof(uint32_t))))),
-      header_bytes_((per_segment_ * sizeof(uint32_t) + kSector - 1) / kSector * kSector),
-      segment_bytes_(rounded_up(header_bytes_ + per_segment_ * record_bytes)),
-      file_(descriptor, name),
-      cleaned_(segment_bytes_) {
-  filling_.bytes = AlignedBuffer(segment_bytes_);
-  writing_.bytes = AlignedBuffer(segment_bytes_);
+      header_bytes_(rounded_up(per_segment_ * sizeof(uint32_t), kSector)),
+      segment_bytes_(rounded_up(header_bytes_ + per_segment_ * record_bytes, DirectFile::kAlignment)),
+      file_(descriptor, name) {
+  for (Buffer* buffer : {&filling_.bytes, &writing_.bytes, &cleaned_}) {
+    *buffer = Buffer(segment_bytes_, DirectFile::kAlignment);
+  }
 }
 
 void RecordLog::reserve(uint64_t records) {

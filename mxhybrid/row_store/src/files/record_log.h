@@ -50,13 +50,13 @@ class RecordLog {
 
   /// A segment in memory, whose bytes are written when it is full.
   struct Open {
-    AlignedBuffer bytes;
+    Buffer bytes;
     uint32_t segment = kNone;
   };
 
   bool is_live(uint32_t position) const { return live_[position >> 6] >> (position & 63) & 1; }
-  uint32_t* slots_of(const AlignedBuffer& segment) const { return reinterpret_cast<uint32_t*>(segment.data()); }
-  char* record_of(const AlignedBuffer& segment, uint32_t number) const {
+  uint32_t* slots_of(const Buffer& segment) const { return reinterpret_cast<uint32_t*>(segment.data()); }
+  char* record_of(const Buffer& segment, uint32_t number) const {
     return segment.data() + header_bytes_ + number * record_bytes_;
   }
   uint32_t put(uint32_t slot, const char* record);
@@ -72,7 +72,7 @@ class RecordLog {
   std::vector<uint32_t> free_;         // segments without live records; none of them is open
   Open filling_, writing_;
   uint32_t filled_ = 0;      // records in `filling_`
-  AlignedBuffer cleaned_;
+  Buffer cleaned_;
 };
 
 }  // namespace lane

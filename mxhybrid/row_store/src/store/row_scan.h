@@ -23,7 +23,8 @@ class RowScan {
   /// Go to the next portion and return its number of rows; 0 after the last one.
   size_t next();
 
-  /// The memory to which the columns of a portion are written; null for a column that is left out.
+  /// The memory to which the columns of a portion are written; null for a column that is left out.  Python gives the
+  /// pointers in this order.
   struct Columns {
     int64_t* keys;
     char* rows;

@@ -55,6 +55,7 @@ struct RowStoreOptions {
   uint64_t resident_bytes = 0;
 };
 
+/// Python reads the numbers in this order.
 struct RowStoreStatistics {
   uint64_t rows;
   uint64_t slots;         // ever taken: rows, and slots that later rows take

@@ -9,11 +9,11 @@ inline FirstValues first_values_of(uint32_t kind, double value, uint64_t seed) {
   return {static_cast<FirstValueKind>(kind), value, seed};
 }
 
-inline RowStoreOptions row_store_options_of(uint32_t dtype, uint32_t width, const FirstValues& first_values,
+inline RowStoreOptions row_store_options_of(Dtype dtype, uint32_t width, const FirstValues& first_values,
                                             uint32_t admit, uint64_t capacity, uint64_t expire_after, int evict_rarest,
                                             const char* directory, uint64_t resident_bytes, uint32_t row_type) {
   RowStoreOptions options;
-  options.dtype = static_cast<Dtype>(dtype);
+  options.dtype = dtype;
   options.width = width;
   options.first_values = first_values;
   options.admit = admit;
