@@ -1,5 +1,5 @@
 """Rules of operators: how an operator can be split, which boxes a shard reads, and which attributes it has."""
-from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
 
 from ..sharding.box import Box, Range, full, size_of
 from ..sharding.layout import Layout
@@ -69,7 +69,7 @@ class Rule:
     #: Whether it takes factors of dimensions for dimensions; otherwise :class:`.factored_rule.FactoredRule` applies it.
     takes_factors = False
     #: Builds the operator where no rank can compute its shard alone.
-    collective: Optional['Collective'] = None
+    collective: Optional[Type['Collective']] = None
 
     def covers(self, operator: Operator) -> bool:
         """Return whether the rule holds for an operator with these attributes."""
@@ -235,24 +235,28 @@ class OnOneRank(Rule):
     not_replicable = True
 
 
-class Collective(Protocol):
+class Collective:
     """An operator that several ranks compute together: they send each other results of their shards."""
 
     @staticmethod
     def applies(graph: Graph, operator: Operator, split: Split) -> bool:
         """Return whether ranks need each other if the operator is split in this way."""
+        raise NotImplementedError
 
     @staticmethod
     def layouts(graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
         """Return the layout of the values that ranks have computed, the box that each rank needs, and their type."""
+        raise NotImplementedError
 
     @staticmethod
     def build(program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of this rank's shard; None if it has none."""
+        raise NotImplementedError
 
     @staticmethod
     def build_alone(program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of a shard that needs no other rank; None where that is the operator itself."""
+        return None
 
     @staticmethod
     def complete(program: Any, operator: Operator) -> None:

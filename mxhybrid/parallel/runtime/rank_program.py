@@ -1,5 +1,5 @@
 """The program of a rank: its shards of all operators, and the redistributions between them, as one graph."""
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type
 
 import mxnet as mx
 
@@ -37,7 +37,7 @@ class ProgramSpec(NamedTuple):
     #: The boxes of each output of the network that each rank returns, concatenated; some ranks may return nothing.
     outputs: Dict[Entry, List[Dict[int, Box]]]
     #: Builders of operators that ranks compute together, by the operators' names.
-    collectives: Mapping[str, Collective]
+    collectives: Mapping[str, Type[Collective]]
     #: Data through which gradients go back.
     gradient_inputs: Any = ()
     #: Parameters that have no gradients.
