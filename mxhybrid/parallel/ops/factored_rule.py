@@ -8,7 +8,6 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 
-from ...native.symbols import symbol_function
 from ..sharding.box import Box, Range, shape_of
 from ..sharding.sample_axis import SampleAxis, after_reshape
 from ..sharding.split import OutputShard, Split
@@ -136,8 +135,7 @@ class FactoredRule(Rule):
         def build(symbols: List[Any], name: str, attributes: Any) -> Any:
             arrays = [mx.sym.reshape(symbol, shape=shape) if shape != factors else symbol
                       for symbol, shape, factors in zip(symbols, merged, with_factors)]
-            computing = (shard.build(arrays, name, attributes) if shard.build is not None else
-                         symbol_function(operator.op)(*arrays, name=name, **attributes))
+            computing = shard.symbol(operator, arrays, name)
             several = len(computing.list_outputs()) > 1
             results = [computing[output] if several else computing for output in range(operator.outputs)]
             results = [result if shape_of(array) == shape_of(factors) else

@@ -1,6 +1,7 @@
 """Rules of operators: how an operator can be split, which boxes a shard reads, and which attributes it has."""
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
 
+from ...native.symbols import symbol_function
 from ..sharding.box import Box, Range, full, size_of
 from ..sharding.layout import Layout
 from ..sharding.sample_axis import SampleAxis
@@ -23,6 +24,16 @@ class OperatorShard:
                  fills: Optional[Sequence[float]] = None, build: Optional[Callable[..., Any]] = None):
         self.inputs, self.outputs, self.attrs, self.build = list(inputs), list(outputs), attrs or {}, build
         self.fills = list(fills or [0.0] * len(self.inputs))
+
+    def attributes(self, operator: Operator) -> Dict[str, str]:
+        """Return the attributes of the shard, as texts."""
+        return {**operator.settings, **{key: str(value) for key, value in self.attrs.items()}}
+
+    def symbol(self, operator: Operator, inputs: List[Any], name: str) -> Any:
+        """Return the symbol of the outputs, given those of the inputs that the shard reads."""
+        if self.build is not None:
+            return self.build(inputs, name, self.attributes(operator))
+        return symbol_function(operator.op)(*inputs, name=name, **self.attributes(operator))
 
 
 class Rule:
@@ -227,6 +238,15 @@ class Rule:
             return []
         return [(probe, self.shard(graph, operator, OutputShard(with_range(full(shape), dimension, probe))))
                 for probe in ((0, grain), (count // grain * grain - grain, count))]
+
+
+class Substituted(Rule):
+    """An operator whose shards are made of other operators, see :meth:`Rule.substitute`; first among several bases."""
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        shard = super().shard(graph, operator, output_shard)
+        shard.build = self.substitute(graph, operator)
+        return shard
 
 
 class OnOneRank(Rule):

@@ -4,7 +4,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 import mxnet as mx
 
 from ...kernels.norm_operators import Statistics
-from ...native.symbols import has_gradient, joined_along, part_of, symbol_function
+from ...native.symbols import has_gradient, joined_along, part_of
 from ..ops.graph import Entry, Operator, merged_shape
 from ..ops.learning import asks_for_gradient, leads_to
 from ..ops.registry import collective_of, indices, is_loss, rule_of
@@ -293,15 +293,12 @@ class Program(FetchedInputs):
             collective.complete(self, operator)
 
     def _compute(self, operator: Operator, shard: OperatorShard, inputs: List[Any]) -> None:
-        attrs = operator.settings
-        attrs.update({key: str(value) for key, value in shard.attrs.items()})
         if self._inside is not None and operator.number in self._inside.masks:
             symbol = with_mask(operator, inputs[0], self.graph.dtypes[operator.number, 0])
-        elif shard.build is not None:
-            symbol = shard.build(inputs, operator.name, attrs)
         else:
-            symbol = symbol_function(operator.op)(*inputs, name=operator.name, **attrs)
-            if not has_gradient(operator.op, len(inputs), tuple(attrs.items())):
+            symbol = shard.symbol(operator, inputs, operator.name)
+            if shard.build is None and not has_gradient(operator.op, len(inputs),
+                                                        tuple(shard.attributes(operator).items())):
                 # MXNet compiles no graph in which a gradient goes back to it, although nobody asks for that.  If it may
                 # not be zero, the network is not trained (untrainable.py).
                 symbol = mx.sym.Group([mx.sym.BlockGrad(each) for each in symbol])

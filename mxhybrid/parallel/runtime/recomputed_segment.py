@@ -4,7 +4,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 import mxnet as mx
 
-from ...native.symbols import symbol_function
 from ..ops.graph import Entry, Graph, Operator
 from ..ops.registry import is_loss
 from ..plans.recompute import Segment
@@ -173,12 +172,8 @@ def drawn_masks(shards: NetworkShards, rank: int, operators: Sequence[Operator])
                 or not float(operator.get('p', 0.5)):
             continue
         shard = shards.shard(operator, rank)
-        attrs = operator.settings
-        attrs.update({key: str(value) for key, value in shard.attrs.items()})
         ones = mx.sym.ones(shape_of(shard.outputs[0]), dtype=str(shards.graph.dtypes[operator.number, 0]))
-        name = operator.name + '_mask'
-        drawn = (symbol_function(operator.op)(ones, name=name, **attrs) if shard.build is None else
-                 shard.build([ones], name, attrs))
+        drawn = shard.symbol(operator, [ones], operator.name + '_mask')
         drawn = mx.sym.BlockGrad(drawn[0] if len(drawn.list_outputs()) > 1 else drawn)
         factor = mx.sym.reshape(mx.sym.max(drawn), shape=(1,) * len(shard.outputs[0]))
         masks[operator.number] = mx.sym.cast(drawn > 0, 'uint8'), factor
