@@ -9,13 +9,13 @@ from ..ops.rule import OperatorShard, Rule, shape_only
 from ..sharding.box import Range, full, shape_of, size_of
 from ..sharding.sample_axis import SampleAxis, after_reshape
 from ..sharding.split import OutputShard
+from .aligned import Aligned, Alignment
 
 
 @register('SwapAxis', 'transpose')
-class Permute(Rule):
+class Permute(Aligned):
     """SwapAxis and transpose: every dimension can be split."""
 
-    splits_every_dimension = True
     moves_dimensions = True
 
     def _order(self, graph: Graph, operator: Operator) -> List[int]:
@@ -28,11 +28,9 @@ class Permute(Rule):
         axes = operator.get('axes', ())
         return [int(axis) % count for axis in axes] if axes else list(range(count))[::-1]
 
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        box: List[Any] = [None] * len(output_shard.box)
-        for to, source in enumerate(self._order(graph, operator)):
-            box[source] = output_shard.box[to]
-        return OperatorShard([tuple(box)], [output_shard.box])
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        order = self._order(graph, operator)
+        return [[order.index(at) for at in range(len(order))]]
 
 
 def shape_groups(before: Sequence[int], after: Sequence[int]) -> List[Tuple[range, range]]:
