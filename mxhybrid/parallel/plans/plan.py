@@ -1,5 +1,6 @@
 """Plans: how every operator of a network is split."""
 import copy
+import math
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ...base.errors import InputError
@@ -208,9 +209,7 @@ def _fit(graph: Graph, dimensions: Dimensions, operator: Operator, request: Spli
     if request.partials > most:
         problems.append('it can have %d partials, not %d' % (most, request.partials))
     partials = min(request.partials, most)
-    count = partials
-    for degree in degrees:
-        count *= degree
+    count = partials * math.prod(degrees)
     if request.ranks is None:
         if count > ranks:
             factors = [('%s %d' % (name, degree)) for name, degree in zip([*names, 'partials'], [*degrees, partials])

@@ -2,6 +2,7 @@
 import copy
 import fnmatch
 import itertools
+import math
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from ...base.errors import InputError
@@ -39,10 +40,7 @@ class Grid(Plan):
     @property
     def ranks(self) -> int:
         """The number of ranks of the grid."""
-        count = self.model * self.batch * self.sequence
-        for degree in self.domain:
-            count *= degree
-        return count
+        return math.prod((self.model, self.batch, self.sequence, *self.domain))
 
     def check(self, ranks: int) -> None:
         """Raise InputError for another number of ranks, see :meth:`Plan.check`."""

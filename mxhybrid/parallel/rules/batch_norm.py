@@ -212,8 +212,7 @@ class _NormShard:
 
 def _mean(data: Any, shape: Tuple[int, ...], axis: int, dtype: str) -> Any:
     """Return the mean of each channel, by products with vectors of ones: MXNet's reductions take ten times as long."""
-    before, count, behind = (int(np.prod(lengths, dtype=np.int64))
-                             for lengths in (shape[:axis], shape[axis], shape[axis + 1:]))
+    before, count, behind = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1:])
     sums = mx.sym.reshape(data, shape=(before * count, behind))
     if behind > 1:
         sums = mx.sym.dot(sums, mx.sym.ones((behind, 1), dtype=dtype))

@@ -1,4 +1,5 @@
 """The rules of operators that give the same elements another shape or order of dimensions, or return their shape."""
+import math
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -134,10 +135,7 @@ class Reshape(Rule):
 
 
 def _product(shape: Sequence[int], dimensions: range) -> int:
-    product = 1
-    for at in dimensions:
-        product *= shape[at]
-    return product
+    return math.prod(shape[at] for at in dimensions)
 
 
 def _strides(shape: Sequence[int], dimensions: range) -> Dict[int, int]:
