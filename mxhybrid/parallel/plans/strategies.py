@@ -274,11 +274,9 @@ class Explicit(Plan):
             raise InputError('plan: %s cannot be split as %r: %s' % (graph.label(operator), split, ON_ALL))
 
     def _layers_as_json(self) -> Dict[str, Any]:
-        operators = {label: {'degrees': list(split.degrees), 'partials': split.partials, 'copies': split.copies,
-                             'ranks': list(split.ranks)} for label, split in self.splits.items()}
         flow = {} if self.stages is None else {'pipeline': self.stages.as_json()}
         return {'plan': 'explicit', 'model': self.model, 'workers': self.workers, 'cluster': self.cluster,
-                'operators': operators, **flow}
+                'operators': {label: split.as_json() for label, split in self.splits.items()}, **flow}
 
 
 def data_parallel() -> Plan:

@@ -357,7 +357,7 @@ def _program(network: SplitNetwork, training: bool, first: int) -> Program:
                        network.stages is not None)
     program = Program(spec, workers.rank, workers.make_node, first, workers.fail)
     if program.redistributions:
-        workers.open_transport()  # a worker without a part in any of them has not opened it
+        _ = workers.transport  # a worker without a part in any of them has not opened it
     return program
 
 

@@ -42,7 +42,7 @@ def pipeline_calls(network: SplitNetwork, stages: Stages, programs: Dict[bool, P
                    ) -> 'PipelineCalls':
     """Return the calls of a pipeline, whose redistributions of inputs and outputs have numbers from `number` on."""
     workers, graph, shards = network.workers, network.graph, network.input_shards
-    maker = RouteMaker(workers.open_transport(), workers.rank, stages.micro_batches, number)
+    maker = RouteMaker(workers.transport, workers.rank, stages.micro_batches, number)
     dimensions = network.joint.dimensions
     inputs = maker.of_inputs(network.joint, graph, shards.inputs, read_boxes(graph, network.shards))
     outputs = maker.of_outputs(graph, dimensions, output_boxes(graph, dimensions, network.shards.splits), shards.ranges,

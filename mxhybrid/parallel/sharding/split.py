@@ -1,6 +1,6 @@
 """Splits of operators over ranks: degrees, and the ranks that compute the shards."""
 import math
-from typing import Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 from .box import Box, split_shape
 
@@ -41,6 +41,11 @@ class Split:
         shards: List[OutputShard] = [OutputShard(box, partial_index, self.partials) for box in boxes
                                      for partial_index in range(self.partials) for _ in range(self.copies)]
         return dict(zip(self.ranks, shards))
+
+    def as_json(self) -> Dict[str, Any]:
+        """Return the split as JSON."""
+        return {'degrees': list(self.degrees), 'partials': self.partials, 'copies': self.copies,
+                'ranks': list(self.ranks)}
 
     def __eq__(self, other: object) -> bool:
         return self is other or isinstance(other, Split) and self.key == other.key
