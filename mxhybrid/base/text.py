@@ -1,5 +1,5 @@
 """Format numbers and tables for people."""
-from typing import List
+from typing import Iterable, List
 
 
 def size_text(count: float) -> str:
@@ -24,3 +24,9 @@ def aligned(head: List[str], rows: List[List[str]]) -> str:
         cells = [line[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:])]
         lines.append('  '.join(cells).rstrip())
     return '\n'.join(lines)
+
+
+def names_text(names: Iterable[str], most: int = 10) -> str:
+    """Return the first of some names as text."""
+    listed = list(names)
+    return ', '.join(listed[:most]) + ', ...' * (len(listed) > most)

@@ -49,11 +49,6 @@ def _factored(rule: Rule) -> FactoredRule:
     return FactoredRule(rule)
 
 
-def is_loss(operator: Operator) -> bool:
-    """Return whether an operator returns the gradient of a loss, whatever gradient comes back to it."""
-    return rule_of(operator).is_loss
-
-
 def has_rule(operator: Operator) -> bool:
     """Return whether an operator has a rule of its own."""
     return operator.op in _RULES and not isinstance(_RULES[operator.op], OnOneRank)

@@ -45,7 +45,6 @@ class Megatron(Plan):
                                                   ', sequence' * sequence)
 
     def check(self, ranks: int) -> None:
-        """Raise InputError for another number of ranks, see :meth:`Plan.check`."""
         if self.model * self.batch != ranks:
             raise InputError('plan: %s is for %d workers, but the job has %d: choose model and batch whose product is '
                              '%d' % (self.name, self.model * self.batch, ranks, ranks))

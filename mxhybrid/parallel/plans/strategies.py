@@ -3,26 +3,18 @@ import copy
 import fnmatch
 import itertools
 import math
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...base.errors import InputError
+from ...base.text import names_text
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Operator
 from ..ops.registry import rule_of
 from ..sharding.split import Split
 from .plan import ON_ALL, Plan, ResolvedPlan, SplitRequest
-from .stages import Stages, check_forward
+from .stages import Stages, are_whole, check_forward
 from .store_plan import StorePlan
 from .transformer_layers import divisors, heads_in, reads_heads
-
-#: The number of names in a message.
-_SHOWN = 10
-
-
-def are_whole(values: Any) -> bool:
-    """Return whether a value is a sequence of whole numbers."""
-    return isinstance(values, Sequence) and not isinstance(values, (str, bytes)) and all(
-        isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
 class Grid(Plan):
@@ -43,7 +35,6 @@ class Grid(Plan):
         return math.prod((self.model, self.batch, self.sequence, *self.domain))
 
     def check(self, ranks: int) -> None:
-        """Raise InputError for another number of ranks, see :meth:`Plan.check`."""
         if self.ranks != ranks:
             raise InputError('plan: %s is for %d workers, but the job has %d: choose factors whose product is %d'
                              % (self.name, self.ranks, ranks, ranks))
@@ -58,15 +49,11 @@ class Grid(Plan):
             if over_times is not None:
                 return over_times
         if kind == 'dense':
-            model = ranks // self.batch
-            return SplitRequest({'samples': self.batch, 'channels': model})
+            return SplitRequest({'samples': self.batch, 'channels': ranks // self.batch})
         if kind == 'convolution' and self.domain:
             names = [name for name in dimensions.names(operator) if name not in ('samples', 'channels')]
-            degrees = dict(zip(names, self.domain))
-            degrees['samples'] = self.batch
-            if self.model > 1:
-                degrees['channels'] = self.model
-            return SplitRequest(degrees)
+            channels = {'channels': self.model} if self.model > 1 else {}
+            return SplitRequest({**dict(zip(names, self.domain)), 'samples': self.batch, **channels})
         return None
 
     def _over_times(self, graph: Graph, dimensions: Dimensions, operator: Operator, is_dense: bool
@@ -146,17 +133,12 @@ class Layers(Plan):
         heads if it splits these.
         """
         for pattern, value in self._by_pattern.items():
-            matched = [operator for operator in graph.computing if _matches(graph, operator, pattern)]
-            if matched and 'heads' in value and not any(
+            matched = operators_matching(graph, pattern)
+            if 'heads' in value and not any(
                     heads_in(graph, (operator.number, 0)) or reads_heads(graph, operator) for operator in matched):
                 raise InputError('plan: %r has heads=%d, but none of the operators that it matches has heads of '
-                                 'attention: it matches %s%s' % (
-                                     pattern, value['heads'], ', '.join(map(graph.label, matched[:_SHOWN])),
-                                     ', ...' * (len(matched) > _SHOWN)))
-            if not matched:
-                labels = [graph.label(operator) for operator in graph.computing]
-                raise InputError('plan: %r matches no operator: give the name or a pattern of one; there are %s%s' % (
-                    pattern, ', '.join(labels[:_SHOWN]), ', ...' * (len(labels) > _SHOWN)))
+                                 'attention: it matches %s'
+                                 % (pattern, value['heads'], names_text(map(graph.label, matched))))
         return super().resolve(graph, dimensions, ranks)
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
@@ -198,6 +180,15 @@ class Layers(Plan):
 
 def _matches(graph: Graph, operator: Operator, pattern: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for name in (graph.label(operator), graph.short_name(operator)))
+
+
+def operators_matching(graph: Graph, pattern: str, owner: str = '') -> List[Operator]:
+    """Return the operators whose names match the pattern of an owner, for messages; InputError if there are none."""
+    matching = [operator for operator in graph.computing if _matches(graph, operator, pattern)]
+    if not matching:
+        raise InputError('plan: %r%s matches no operator: give the name or a pattern of one; there are %s'
+                         % (pattern, owner, names_text(map(graph.label, graph.computing))))
+    return matching
 
 
 class Explicit(Plan):

@@ -7,7 +7,7 @@ from ...kernels.norm_operators import Statistics
 from ...native.symbols import has_gradient, joined_along, part_of
 from ..ops.graph import Entry, Operator, merged_shape
 from ..ops.learning import asks_for_gradient, leads_to
-from ..ops.registry import collective_of, indices, is_loss, rule_of
+from ..ops.registry import collective_of, indices, rule_of
 from ..ops.rule import Collective, OperatorShard
 from ..plans.recompute import Segment
 from ..rules.pooling import halves_images
@@ -152,11 +152,9 @@ class Program(FetchedInputs):
             if self.rank in boxes and operator.name not in used and operator.name not in self.graph.auxiliary:
                 elements.append(self._element(operator))
         # A loss returns a gradient even if no operator reads its values, for example if one reads its shape alone.
-        losses = [self._local[entry] for entry in self._shapes_read if self._is_loss(entry) and entry in self._local]
-        return elements + [_first_element(loss) for loss in losses]
-
-    def _is_loss(self, entry: Entry) -> bool:
-        return is_loss(self.graph.operators[entry[0]]) and entry[0] in self._learning
+        return elements + [_first_element(self._local[entry]) for entry in self._shapes_read
+                           if rule_of(self.graph.operators[entry[0]]).is_loss and entry[0] in self._learning
+                           and entry in self._local]
 
     @property
     def token_position(self) -> int:

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 import mxnet as mx
 
 from ..ops.graph import Entry, Graph, Operator
-from ..ops.registry import is_loss
+from ..ops.registry import rule_of
 from ..plans.recompute import Segment
 from ..sharding.box import shape_of
 from .engine_threads import SegmentThreads
@@ -157,7 +157,7 @@ def _read_outside(graph: Graph, segment: Segment) -> List[Entry]:
     read = {entry for operator in graph.operators if operator.number not in inside for entry in operator.inputs}
     read |= set(graph.heads)
     return [(number, output) for number in segment.operators for output in range(graph.operators[number].outputs)
-            if (number, output) in read or is_loss(graph.operators[number])]
+            if (number, output) in read or rule_of(graph.operators[number]).is_loss]
 
 
 def drawn_masks(shards: NetworkShards, rank: int, operators: Sequence[Operator]) -> Dict[int, Tuple[Any, Any]]:
