@@ -165,8 +165,10 @@ class RedistributionOperator:
         """
         try:
             record_end = self._record_begin(transfer)
-            views = [None if array is None else host_view(array).reshape(array.shape[1:]) for array in (source, target)]
-            self._transport.push_views(transfer, *views, [token] + ([] if target is None else [target]), 0)
+            source_view, target_view = (None if array is None else host_view(array).reshape(array.shape[1:])
+                                        for array in (source, target))
+            self._transport.push_views(transfer, source_view, target_view,
+                                       [token] + ([] if target is None else [target]), 0)
             record_end(token)
         except BaseException as error:
             self._on_failure(error)

@@ -95,7 +95,6 @@ class LeadingDimensions(Rule):
         return len(graph.inputs(operator)[0]) - self.whole_dimensions
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the leading dimensions."""
         leading = self._leading(graph, operator)
         return [at < leading for at in range(len(graph.shape(operator)))]
 

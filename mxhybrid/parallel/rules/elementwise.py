@@ -69,7 +69,6 @@ class TypePromotion(Rule):
     """amp_multicast, which casts its inputs to one type: every dimension can be split where all have one shape."""
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension where all inputs have one shape."""
         return [len(set(graph.inputs(operator))) == 1] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
@@ -136,7 +135,6 @@ class RandomLike(Pointwise):
     not_replicable = True
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the dimensions along which each element has a draw of its own."""
         count, axes = len(graph.shape(operator)), operator.get('axes', ())
         shared = {int(axis) % count for axis in ((axes,) if isinstance(axes, int) else axes)}
         return [can and at not in shared for at, can in enumerate(super().splittable(graph, operator))]

@@ -126,7 +126,6 @@ class LayerNorm(Rule):
     adds_weight_gradients = True
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension but the axis."""
         shape = graph.shape(operator)
         return [dimension != axis_of(operator, len(shape), -1) for dimension in range(len(shape))]
 

@@ -21,7 +21,6 @@ class DepthToSpace(Rule):
         return [1, 1] + [int(operator.get('block_size'))] * 2
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension but the channels."""
         return [True, False, True, True]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
@@ -37,7 +36,6 @@ class SpaceToDepth(Rule):
     moves_dimensions = True
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension but the channels."""
         return [True, False, True, True]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
@@ -86,7 +84,6 @@ class ColumnsToImages(Rule):
     moves_dimensions = True
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for samples and channels."""
         return [at < 2 for at in range(len(graph.shape(operator)))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:

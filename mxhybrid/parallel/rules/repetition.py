@@ -60,7 +60,6 @@ class Repeat(Rule):
         return None if axis is None else int(axis) % len(graph.inputs(operator)[0])
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension if there is an axis."""
         return [self._axis(graph, operator) is not None] * len(graph.shape(operator))
 
     def repeated(self, graph: Graph, operator: Operator) -> Dict[int, int]:

@@ -62,7 +62,6 @@ class Slice(Rule):
         return values + [None] * (count - len(values))
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the dimensions whose step is 1."""
         return [step == 1 for _, step in self._where(graph, operator)]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:

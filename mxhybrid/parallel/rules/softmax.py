@@ -105,7 +105,6 @@ class Softmax(Rule):
         return axis_length(graph, operator, -1) + 1
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension, but for the axis where there are lengths."""
         shape = graph.shape(operator)
         return [len(operator.inputs) == 1 or at != axis_of(operator, len(shape), -1) for at in range(len(shape))]
 

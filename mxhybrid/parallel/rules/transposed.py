@@ -142,7 +142,6 @@ class UpSampling(Rule):
         return [1, 1] + [scale] * (len(graph.shape(operator)) - 2)
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension, but for the channels of several inputs after each other."""
         joins = len(self._scales(graph, operator)) > 1 and operator.get('multi_input_mode', 'concat') == 'concat'
         return [True, not joins] + [self._has_exact_scales(graph, operator)] * (len(graph.shape(operator)) - 2)
 
