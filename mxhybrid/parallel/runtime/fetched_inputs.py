@@ -1,6 +1,6 @@
 """The inputs of a rank's shards: arrays that it has, slices of them, and results of redistributions."""
 from collections import Counter
-from typing import Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -21,33 +21,9 @@ from .parameter_symbols import ParameterSymbols, sum_in_place_cap
 TOKEN = 'mxhybrid_token'
 
 
-class RedistributionNode(Protocol):
-    """A redistribution in a graph."""
-
-    def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
-        """Return the token after it, and the symbol that the rank receives, or None.
-
-        `plain` says that no gradient goes back, or that the gradient of `local` is needed and never added up in place.
-        """
-
-    def joint_norm(self, token: Any, data: Any, parameters: Any, norm: JointNorm
-                   ) -> Optional[Tuple[Any, Any, Any]]:
-        """Return the token after it, the normalized data and the statistics of a BatchNorm with the redistribution of
-        its statistics inside, see :meth:`~mxhybrid.kernels.joint_norm_operator.JointNormOperator.symbol`; None if there
-        is no such operator.
-
-        The gradient of `data` is needed and never added up in place.
-        """
-
-    def ending(self, symbol: Any) -> Any:
-        """Return a symbol with the values of the token or of a received array that may be an output of the graph."""
-
-    def release(self) -> None:
-        """Release the memory of the redistribution: no program calls it again, and its transfers are done."""
-
-
-#: Makes the node of a redistribution, given whether gradients go back.
-MakeNode = Callable[[Redistribution, bool], RedistributionNode]
+#: Makes the node of a redistribution, given whether gradients go back.  A node has the methods `symbol`, `joint_norm`,
+#: `ending` and `release` of :class:`~mxhybrid.parallel.redistribution.redistribution_operator.RedistributionOperator`.
+MakeNode = Callable[[Redistribution, bool], Any]
 
 
 class FetchedInputs(ParameterSymbols):
@@ -70,7 +46,7 @@ class FetchedInputs(ParameterSymbols):
         self.redistributions: List[Redistribution] = []
         self._readers = Counter([entry for operator in self.graph.operators
                                  for entry in operator.inputs] + self.graph.heads)
-        self._nodes: List[RedistributionNode] = []
+        self._nodes: List[Any] = []
         self._with_gradients = entries_with_gradients(self.graph)
 
     def fetch(self, entry: Entry, needed: Dict[int, Box], fill: float = 0.0, as_index: bool = False) -> Any:
@@ -156,7 +132,7 @@ class FetchedInputs(ParameterSymbols):
         """Return the symbol that this rank receives by a redistribution that all ranks make, or by two (see
         :mod:`mxhybrid.parallel.sharding.sum_steps`); None if it receives nothing.
 
-        For `plain`, see :class:`RedistributionNode`.
+        For `plain`, see :meth:`.RedistributionOperator.symbol`.
         """
         if self._inside is not None:
             plain = False
@@ -186,8 +162,8 @@ class FetchedInputs(ParameterSymbols):
 
     def joint_norm(self, data: Any, parameters: Any, layout: Layout, needed: Dict[int, Box], operator: Operator,
                    norm: JointNorm) -> Optional[Tuple[Any, Any]]:
-        """Return the normalized data and the statistics of a BatchNorm with the redistribution of its statistics
-        inside, as :class:`RedistributionNode` does; None if there is no such operator.
+        """Return the normalized data and the statistics of a BatchNorm that makes the redistribution of its statistics;
+        None if there is no such operator.
         """
         redistribution = Redistribution(self._number, self.rank, Movement(layout, needed, 'float32'), operator.name,
                                         operator.number)

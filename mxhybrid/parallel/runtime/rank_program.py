@@ -6,14 +6,14 @@ import mxnet as mx
 from ...kernels.norm_operators import Statistics
 from ...native.symbols import has_gradient, joined_along, part_of
 from ..ops.graph import Entry, Operator, merged_shape
-from ..ops.learning import asks_for_gradient, leads_to
+from ..ops.learning import asks_for_gradient, leads_to, learning_operators
 from ..ops.registry import collective_of, indices, rule_of
 from ..ops.rule import Collective, OperatorShard
 from ..plans.recompute import Segment
 from ..rules.pooling import halves_images
 from ..sharding.box import Box, shape_of, size_of
 from ..sharding.layout import Layout, Movement
-from .engine_threads import SegmentThreads
+from .engine_threads import CallingThread, SegmentThreads
 from .fetched_inputs import TOKEN, FetchedInputs, MakeNode
 from .network_shards import NetworkShards
 from .parameter_symbols import Readers
@@ -71,7 +71,8 @@ class Program(FetchedInputs):
     def __init__(self, spec: ProgramSpec, rank: int, make_node: MakeNode, first: int,
                  on_failure: Optional[Callable[[BaseException], None]] = None):
         super().__init__(spec.shards, rank, make_node, first)
-        self._collectives, segments, frozen = spec.collectives, spec.segments, spec.frozen
+        self._collectives, segments = spec.collectives, spec.segments
+        self._learning = learning_operators(self.graph, spec.frozen, spec.gradient_inputs)
         #: Outputs of segments, in the layouts that they have there, by entry.
         self._stacked: Dict[Entry, Any] = {}
         self._on_failure, self._overlaps, self.recomputes = on_failure, spec.overlaps, bool(segments)
@@ -94,8 +95,7 @@ class Program(FetchedInputs):
             elif operator.number in self.graph.fixed:
                 if self.graph.is_parameter(operator.number):
                     self._flowing.add(operator.number)
-                    if operator.name not in frozen and operator.name not in self.graph.auxiliary:
-                        self._learning.add(operator.number)
+                    if operator.number in self._learning:
                         self._asked.add(operator.number)
                 self._pass_on(operator)
             elif operator.op == 'null':
@@ -164,8 +164,8 @@ class Program(FetchedInputs):
     def forget(self) -> None:
         """Release the memory and the threads of the program, which is not run again, once all operations are done."""
         mx.nd.waitall()  # segments of passes that have begun still call their threads
-        if self._threads is not None:
-            self._threads.close()
+        for thread in self._threads or ():
+            thread.close()
         self.release()
 
     def release(self) -> None:
@@ -193,13 +193,11 @@ class Program(FetchedInputs):
                 self._data_with_gradients.add(operator.number)
         if has_gradient:
             self._flowing.add(operator.number)
-            self._learning.add(operator.number)
             self._asked.add(operator.number)
 
     def _pass_on(self, operator: Operator) -> None:
-        for known in (self._flowing, self._learning):
-            if leads_to(operator, known):
-                known.add(operator.number)
+        if leads_to(operator, self._flowing):
+            self._flowing.add(operator.number)
         if asks_for_gradient(operator, self._asked):
             self._asked.add(operator.number)
 
@@ -323,7 +321,7 @@ class Program(FetchedInputs):
         again = self._build_inside(segment, operators, masks, True)
         assert self._number - after == (after - first) * self._overlaps, segment
         if self._threads is None:
-            self._threads = SegmentThreads()
+            self._threads = SegmentThreads(CallingThread('mxhybrid-segment'), CallingThread('mxhybrid-again'))
         joined_segment = joined(self, segment, forward, again, TOKEN, self._threads, self._on_failure)
         if joined_segment is None:
             return
