@@ -1,5 +1,4 @@
 """The plan of a pipeline: stages of layers on ranks, through which micro-batches flow."""
-import copy
 import itertools
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -53,22 +52,16 @@ class Pipeline(Plan):
 
     def with_stages(self, stage_of: Mapping[int, int]) -> 'Pipeline':
         """Return the pipeline with the stages of operators by their numbers."""
-        plan = copy.copy(self)
-        plan._former = dict(stage_of)
-        return plan
+        return self._changed(_former=dict(stage_of))
 
     def with_schedule(self, schedule: str) -> 'Pipeline':
         """Return the pipeline with another schedule."""
-        plan = copy.copy(self)
-        plan.schedule = schedule
-        return plan
+        return self._changed(schedule=schedule)
 
     def for_graph(self, former: Graph, graph: Graph) -> Plan:
         if not isinstance(self._stages, int) or self._former is not None:
             return self
-        plan = copy.copy(self)
-        plan._former = balanced(former, [1] * self._stages)
-        return plan
+        return self.with_stages(balanced(former, [1] * self._stages))
 
     def _ranks(self, ranks: int) -> List[List[int]]:
         if isinstance(self._stages, Mapping):
@@ -132,7 +125,7 @@ def pipeline(stages: Union[int, Sequence[Any], Mapping[str, Sequence[int]]], mic
         of the network, all backward passes in ``loss.backward()``, with any loss; each stage holds the activations of
         all micro-batches.
     inside : Plan or dict, optional
-        The plan of each stage, for the workers of a stage: `data_parallel`, a `grid`, or a dict as of :func:`layers`
+        The plan of each stage, for the workers of a stage: `data_parallel`, a `grid`, or a dict as of :func:`by_name`
         with ranks that count from 0 in each stage.  Default: `data_parallel`.
 
     Raises

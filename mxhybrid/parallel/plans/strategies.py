@@ -1,5 +1,4 @@
 """Kinds of plans: grids, the one weird trick, patterns of layers, and lists of all operators."""
-import copy
 import fnmatch
 import itertools
 import math
@@ -22,6 +21,8 @@ class Grid(Plan):
     SPAA 2018): see :func:`grid`.
     """
 
+    follows_producers = True
+
     def __init__(self, model: int, batch: int, domain: Tuple[int, ...], sequence: int = 1):
         self.model, self.batch, self.domain, self.sequence = model, batch, domain, sequence
         self.divides_weights = model > 1
@@ -38,9 +39,6 @@ class Grid(Plan):
         if self.ranks != ranks:
             raise InputError('plan: %s is for %d workers, but the job has %d: choose factors whose product is %d'
                              % (self.name, self.ranks, ranks, ranks))
-
-    def follows_producer(self, operator: Operator) -> bool:
-        return True
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
         kind = rule_of(operator).layer_kind
@@ -89,10 +87,7 @@ class OneWeirdTrick(Plan):
     """The plan of :func:`one_weird_trick`."""
 
     name = 'one weird trick'
-    divides_weights = True
-
-    def follows_producer(self, operator: Operator) -> bool:
-        return True
+    divides_weights = follows_producers = True
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
         return SplitRequest({'channels': ranks}) if rule_of(operator).layer_kind == 'dense' else None
@@ -102,7 +97,9 @@ class OneWeirdTrick(Plan):
 
 
 class Layers(Plan):
-    """Splits by patterns of operators' names; the first pattern that matches counts.  See :func:`layers`."""
+    """Splits by patterns of operators' names; the first pattern that matches counts.  See :func:`by_name`."""
+
+    follows_producers = True
 
     def __init__(self, by_pattern: Mapping[str, Mapping[str, Any]], strict: bool = True):
         self.name, self._strict = 'by layers', strict
@@ -110,10 +107,6 @@ class Layers(Plan):
             if not isinstance(value, Mapping):
                 raise InputError('plan: %r has the value %r: give degrees by name of the dimension, {"channels": 4}'
                                  % (pattern, value))
-        self._by_pattern = dict(by_pattern)
-        self.divides_weights = any(value.get(key, 1) != 1 for value in self._by_pattern.values()
-                                   for key in ('channels', 'heads', 'experts', 'partials'))
-        for pattern, value in self._by_pattern.items():
             for key, count in value.items():
                 if key == 'ranks':
                     if not are_whole(count):
@@ -124,9 +117,9 @@ class Layers(Plan):
             if conflicting:
                 raise InputError('plan: %r has heads and %s: give heads alone, which are channels of some operators '
                                  'and partials of others' % (pattern, conflicting[0]))
-
-    def follows_producer(self, operator: Operator) -> bool:
-        return True
+        self._by_pattern = dict(by_pattern)
+        self.divides_weights = any(value.get(key, 1) != 1 for value in self._by_pattern.values()
+                                   for key in ('channels', 'heads', 'experts', 'partials'))
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
         """Return the splits, see :meth:`Plan.resolve`; InputError for a pattern that matches no operator, or none with
@@ -246,9 +239,7 @@ class Explicit(Plan):
         return self._with_tables(ResolvedPlan(splits, {}, stages=self.stages), graph)
 
     def for_graph(self, former: Graph, graph: Graph) -> Plan:
-        plan = copy.copy(self)
-        plan.model = graph.digest() if self.model == former.digest() else self.model
-        return plan
+        return self._changed(model=graph.digest()) if self.model == former.digest() else self
 
     @staticmethod
     def _check(graph: Graph, operator: Operator, split: Split, ranks: int) -> None:

@@ -20,19 +20,15 @@ class SplitSoftmax(Collective):
     """
 
     @staticmethod
-    def _axis(operator: Operator, dimensions: int) -> int:
-        return axis_of(operator, dimensions, -1)
-
-    @classmethod
-    def applies(cls, graph: Graph, operator: Operator, split: Split) -> bool:
+    def applies(graph: Graph, operator: Operator, split: Split) -> bool:
         """Return whether the axis is split."""
-        return split.degrees[cls._axis(operator, len(split.degrees))] > 1
+        return split.degrees[axis_of(operator, len(split.degrees), -1)] > 1
 
-    @classmethod
-    def layouts(cls, graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
+    @staticmethod
+    def layouts(graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
         """Return the layout of the statistics that ranks compute, the box that each rank needs, and their type."""
         shape = graph.shape(operator)
-        axis = cls._axis(operator, len(shape))
+        axis = axis_of(operator, len(shape), -1)
 
         def maxima_and_sums(rank: int, parts: Range) -> Box:
             return ((0, 2), *with_range(boxes[rank], axis, parts))
@@ -44,7 +40,7 @@ class SplitSoftmax(Collective):
     def build(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of this rank's shard; None if it has none."""
         graph: Graph = program.graph
-        axis = cls._axis(operator, len(graph.shape(operator)))
+        axis = axis_of(operator, len(graph.shape(operator)), -1)
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}
         layout, needed, dtype = cls.layouts(graph, operator, boxes)
         source = operator.inputs[0]

@@ -11,7 +11,7 @@ from ..ops.graph import Entry, Operator
 from ..ops.learning import entries_with_gradients
 from ..ops.registry import rule_of
 from ..redistribution.redistribution import Redistribution
-from ..sharding.box import Box, full, overlap, shape_of, slices_in
+from ..sharding.box import Box, contains, full, overlap, shape_of, slices_in
 from ..sharding.layout import Layout, Movement
 from ..sharding.sum_steps import steps_between
 from .network_shards import NetworkShards
@@ -68,9 +68,8 @@ class FetchedInputs(ParameterSymbols):
 
     def _sliced(self, entry: Entry, layout: Layout, needed: Dict[int, Box]) -> Optional[List[Any]]:
         """Return a slice of this rank's array if every rank has what it needs, and nothing moves; otherwise None."""
-        if layout.partial or not all(rank in layout.boxes and all(
-                low >= start and high <= end for (low, high), (start, end) in zip(box, layout.boxes[rank]))
-                for rank, box in needed.items()):
+        if layout.partial or not all(rank in layout.boxes and contains(layout.boxes[rank], box)
+                                     for rank, box in needed.items()):
             return None
         if self.rank not in needed:
             return [None]

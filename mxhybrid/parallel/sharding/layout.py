@@ -1,5 +1,5 @@
 """Layouts of tensors over ranks, and the messages between two layouts."""
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from .box import Box, Range, full, groups_of, overlap, size_of, subtract
 
@@ -72,11 +72,6 @@ def owners(boxes: Dict[int, Box]) -> Dict[Box, int]:
     for rank, box in sorted(boxes.items()):
         owner_of.setdefault(box, rank)
     return owner_of
-
-
-def group_of(rank: int, boxes: Dict[int, Box]) -> Optional[List[int]]:
-    """Return the ranks that hold the same box as `rank`; None if that holds none."""
-    return sorted(other for other, box in boxes.items() if box == boxes[rank]) if rank in boxes else None
 
 
 def exchange_of_parts(boxes: Dict[int, Box], axes: Tuple[int, ...], shape_for: Callable[[int], Tuple[int, ...]],
