@@ -175,9 +175,7 @@ class ArangeLike(Rule):
         shape, dtype = graph.inputs(operator)[0], graph.dtypes[operator.number, 0]
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            like = mx.sym.zeros(shape=shape, dtype=dtype)
-            attrs = operator.settings
-            return mx.sym.contrib.arange_like(like, name=name, **attrs)
+            return mx.sym.contrib.arange_like(mx.sym.zeros(shape=shape, dtype=dtype), name=name, **operator.settings)
         return OperatorShard([None], [full(graph.shape(operator))], build=build)
 
 

@@ -147,14 +147,11 @@ class FetchedInputs(ParameterSymbols):
 
     def _redistribute_once(self, local: Any, plain: bool, redistribution: Redistribution) -> Any:
         """Return the symbol that this rank receives by one redistribution."""
-        self._number += 1
-        self.redistributions.append(redistribution)
-        if not redistribution.takes_part:
-            return None
         differentiable = redistribution.differentiable
-        node = self._make_node(redistribution, differentiable)
-        self._nodes.append(node)
-        self.uses_token = True
+        node = self._make_node(redistribution, differentiable) if redistribution.takes_part else None
+        self._note(redistribution, node)
+        if node is None:
+            return None
         self._token, received = node.symbol(self._token, local if redistribution.source is not None else None, plain)
         # Otherwise it would request a gradient of its readers, which Embedding does not have of indices.
         return received if received is None or differentiable else mx.sym.BlockGrad(received)
@@ -171,9 +168,14 @@ class FetchedInputs(ParameterSymbols):
         if symbols is None:
             node.release()
             return None
-        self._number += 1
-        self.redistributions.append(redistribution)
-        self._nodes.append(node)
-        self.uses_token = True
+        self._note(redistribution, node)
         self._token, normalized, statistics = symbols
         return normalized, statistics
+
+    def _note(self, redistribution: Redistribution, node: Any) -> None:
+        """Note a redistribution, and its node in the graph if this rank takes part in it."""
+        self._number += 1
+        self.redistributions.append(redistribution)
+        if node is not None:
+            self._nodes.append(node)
+            self.uses_token = True

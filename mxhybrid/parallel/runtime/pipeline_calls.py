@@ -235,7 +235,7 @@ class PipelineCalls:
         if self._programs[training].symbol is None:
             return None
         if training not in self._runners:
-            self._runners[training] = ProgramRunner(self._programs[training], self._params)
+            self._runners[training] = ProgramRunner(self._programs[training])
         return self._runners[training]
 
     def _weights(self) -> Dict[str, Any]:

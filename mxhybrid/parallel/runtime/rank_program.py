@@ -314,11 +314,11 @@ class Program(FetchedInputs):
             return
         masks = drawn_masks(self.shards, self.rank, operators)
         first = self._number
-        forward = self._build_inside(segment, operators, masks, False)
+        forward = self._build_inside(operators, masks, False)
         after = self._number
         if not self._overlaps:
             self._number = first  # a redistribution of a new number would need buffers of its own
-        again = self._build_inside(segment, operators, masks, True)
+        again = self._build_inside(operators, masks, True)
         assert self._number - after == (after - first) * self._overlaps, segment
         if self._threads is None:
             self._threads = SegmentThreads(CallingThread('mxhybrid-segment'), CallingThread('mxhybrid-again'))
@@ -341,8 +341,7 @@ class Program(FetchedInputs):
         if joined_segment.has_token:
             self._token, self.uses_token = outputs[-1], True
 
-    def _build_inside(self, segment: Segment, operators: List[Operator], masks: Dict[int, Any],
-                      is_again: bool) -> Inside:
+    def _build_inside(self, operators: List[Operator], masks: Dict[int, Any], is_again: bool) -> Inside:
         """Return the operators of this rank in a segment, as symbols of the segment's inputs."""
         outside = {name: getattr(self, name) for name in Inside.REPLACED}
         self._inside = Inside(self._local, self.graph, masks, is_again)
