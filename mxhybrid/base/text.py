@@ -1,5 +1,5 @@
 """Format numbers and tables for people."""
-from typing import List, Sequence
+from typing import Iterable, List
 
 
 def size_text(count: float) -> str:
@@ -16,10 +16,11 @@ def seconds_text(seconds: float) -> str:
     return '%.3g ms' % (1000 * seconds) if seconds < 1 else '%.3g s' % seconds
 
 
-def listed(words: Sequence[str], most: int = 3) -> str:
+def listed(words: Iterable[str], most: int = 3) -> str:
     """Return words as a list for a message, which has the first ones and the number of the others."""
-    more = ' and %d more' % (len(words) - most) if len(words) > most else ''
-    return ', '.join(words[:most]) + more
+    first = list(words)
+    more = ' and %d more' % (len(first) - most) if len(first) > most else ''
+    return ', '.join(first[:most]) + more
 
 
 def aligned(head: List[str], rows: List[List[str]]) -> str:

@@ -7,8 +7,8 @@ import math
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
+import numpy as np
 
-from ...native.symbols import symbol_function
 from ..sharding.box import Box, Range, shape_of
 from ..sharding.sample_axis import SampleAxis, after_reshape
 from ..sharding.split import OutputShard, Split
@@ -44,8 +44,7 @@ class FactoredRule(Rule):
         factors = factors_of(graph, (operator.number, 0))
         result = []
         for axis, position, _ in self._dimensions(graph, operator):
-            inner = math.prod(factors[axis][1:])
-            result.append(_least_common_multiple(grains[axis], inner) // inner if position == 0 else 1)
+            result.append(grains[axis] // math.gcd(grains[axis], math.prod(factors[axis][1:])) if position == 0 else 1)
         return result
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
@@ -69,7 +68,7 @@ class FactoredRule(Rule):
             return True
         arrays = graph.arrays
         shape = graph.array_shapes[operator.number, 0]
-        grain = _least_common_multiple(self.rule.grains(arrays, operator)[axis], inner)
+        grain = int(np.lcm(self.rule.grains(arrays, operator)[axis], inner))
         for low in range(0, shape[axis], grain):
             box = tuple((low, min(low + grain, shape[axis])) if at == axis else (0, count)
                         for at, count in enumerate(shape))
@@ -136,8 +135,7 @@ class FactoredRule(Rule):
         def build(symbols: List[Any], name: str, attributes: Any) -> Any:
             arrays = [mx.sym.reshape(symbol, shape=shape) if shape != factors else symbol
                       for symbol, shape, factors in zip(symbols, merged, with_factors)]
-            computing = (shard.build(arrays, name, attributes) if shard.build is not None else
-                         symbol_function(operator.op)(*arrays, name=name, **attributes))
+            computing = shard.symbol(operator, arrays, name)
             several = len(computing.list_outputs()) > 1
             results = [computing[output] if several else computing for output in range(operator.outputs)]
             results = [result if shape_of(array) == shape_of(factors) else
@@ -203,7 +201,3 @@ def _with_factors(box: Box, factors: Factors, aligned: Dict[Tuple[int, int], Box
         else:
             ranges.append(where)
     return tuple(ranges)
-
-
-def _least_common_multiple(first: int, second: int) -> int:
-    return first * second // math.gcd(first, second)

@@ -2,7 +2,7 @@
 import itertools
 from typing import Dict, Iterator, List, Optional, Tuple
 
-from ..sharding.box import Box
+from ..sharding.box import Box, contains
 from ..sharding.split import OutputShard, Split
 from .graph import Graph, Operator
 from .registry import rule_of
@@ -64,13 +64,9 @@ def _ranks_for(graph: Graph, operator: Operator, position: int, degrees: Tuple[i
     shards: Dict[int, OutputShard] = numbered.shards(graph.shape(operator), rule.grains(graph, operator))
     for number in range(len(computed)):
         box = rule.shard(graph, operator, shards[number]).inputs[position]
-        rank = None if box is None else next((rank for rank, held in free.items() if _contains(held, box)), None)
+        rank = None if box is None else next((rank for rank, held in free.items() if contains(held, box)), None)
         if rank is None:
             return None
         del free[rank]
         ranks.append(rank)
     return ranks
-
-
-def _contains(outer: Box, inner: Box) -> bool:
-    return all(low <= inner_low and inner_high <= high for (low, high), (inner_low, inner_high) in zip(outer, inner))

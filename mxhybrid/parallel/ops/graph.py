@@ -91,7 +91,7 @@ class Graph:
     """A network as a list of operators, in an order in which they can run, with shapes and types.
 
     - `data`: the shape of each input, for the joint batch.
-    - `dtypes`: the type of each input and parameter; float32 for those that are missing.
+    - `dtypes`: the types of inputs and parameters; MXNet infers those that are missing from the others.
     - `names`: the names of blocks in labels, by their prefixes, which differ between networks that a process makes.
 
     Attributes:

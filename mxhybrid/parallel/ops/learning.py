@@ -3,7 +3,7 @@ from typing import Collection, Set
 
 from ...native.symbols import passes_gradient
 from .graph import Entry, Graph, Operator
-from .registry import indices, is_loss, rule_of
+from .registry import indices, rule_of
 
 
 def learning_operators(graph: Graph, frozen: Collection[str], gradient_inputs: Collection[str]) -> Set[int]:
@@ -31,7 +31,7 @@ def entries_with_gradients(graph: Graph) -> Set[Entry]:
     """
     entries = set(graph.heads)
     for operator in reversed(graph.operators):
-        if operator.op != 'null' and (is_loss(operator) or any((operator.number, output) in entries
+        if operator.op != 'null' and (rule_of(operator).is_loss or any((operator.number, output) in entries
                                                                for output in range(operator.outputs))):
             entries.update(entry for position, entry in enumerate(operator.inputs)
                            if entry[0] not in graph.fixed and _passes_gradient(operator, position))
@@ -49,8 +49,7 @@ def asks_for_gradient(operator: Operator, asked: Collection[int]) -> bool:
 
 
 def _passes_gradient(operator: Operator, position: int) -> bool:
-    attrs = tuple((key, value) for key, value in operator.attrs.items() if not key.startswith('__'))
-    return passes_gradient(operator.op, len(operator.inputs), attrs, position)
+    return passes_gradient(operator.op, len(operator.inputs), tuple(operator.settings.items()), position)
 
 
 def leads_to(operator: Operator, known: Set[int]) -> bool:

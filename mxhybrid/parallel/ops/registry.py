@@ -49,11 +49,6 @@ def _factored(rule: Rule) -> FactoredRule:
     return FactoredRule(rule)
 
 
-def is_loss(operator: Operator) -> bool:
-    """Return whether an operator returns the gradient of a loss, whatever gradient comes back to it."""
-    return rule_of(operator).is_loss
-
-
 def has_rule(operator: Operator) -> bool:
     """Return whether an operator has a rule of its own."""
     return operator.op in _RULES and not isinstance(_RULES[operator.op], OnOneRank)
@@ -77,14 +72,14 @@ def multiplies_weights(graph: Graph, operator: Operator) -> bool:
         source in graph.fixed and position != indices(operator) for position, (source, _) in enumerate(operator.inputs))
 
 
-def collective_of(collectives: Mapping[str, Collective], operator: Operator) -> Optional[Collective]:
+def collective_of(collectives: Mapping[str, Type[Collective]], operator: Operator) -> Optional[Type[Collective]]:
     """Return the builder of an operator that ranks compute together, one of `collectives`; None if there is no builder,
     or dimensions of its arrays have factors.
     """
     return None if operator.has_factors else collectives.get(operator.op)
 
 
-def collectives(training: bool = True, joint_statistics: bool = True) -> Dict[str, Collective]:
+def collectives(training: bool = True, joint_statistics: bool = True) -> Dict[str, Type[Collective]]:
     """Return the builders of operators that ranks compute together, by the operators' names.
 
     Normalization by statistics is not among them in inference, nor where each rank has statistics of its own.

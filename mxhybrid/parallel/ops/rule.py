@@ -1,6 +1,7 @@
 """Rules of operators: how an operator can be split, which boxes a shard reads, and which attributes it has."""
-from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
 
+from ...native.symbols import symbol_function
 from ..sharding.box import Box, Range, full, size_of
 from ..sharding.layout import Layout
 from ..sharding.sample_axis import SampleAxis
@@ -23,6 +24,16 @@ class OperatorShard:
                  fills: Optional[Sequence[float]] = None, build: Optional[Callable[..., Any]] = None):
         self.inputs, self.outputs, self.attrs, self.build = list(inputs), list(outputs), attrs or {}, build
         self.fills = list(fills or [0.0] * len(self.inputs))
+
+    def attributes(self, operator: Operator) -> Dict[str, str]:
+        """Return the attributes of the shard, as texts."""
+        return {**operator.settings, **{key: str(value) for key, value in self.attrs.items()}}
+
+    def symbol(self, operator: Operator, inputs: List[Any], name: str) -> Any:
+        """Return the symbol of the outputs, given those of the inputs that the shard reads."""
+        if self.build is not None:
+            return self.build(inputs, name, self.attributes(operator))
+        return symbol_function(operator.op)(*inputs, name=name, **self.attributes(operator))
 
 
 class Rule:
@@ -69,7 +80,7 @@ class Rule:
     #: Whether it takes factors of dimensions for dimensions; otherwise :class:`.factored_rule.FactoredRule` applies it.
     takes_factors = False
     #: Builds the operator where no rank can compute its shard alone.
-    collective: Optional['Collective'] = None
+    collective: Optional[Type['Collective']] = None
 
     def covers(self, operator: Operator) -> bool:
         """Return whether the rule holds for an operator with these attributes."""
@@ -229,30 +240,43 @@ class Rule:
                 for probe in ((0, grain), (count // grain * grain - grain, count))]
 
 
+class Substituted(Rule):
+    """An operator whose shards are made of other operators, see :meth:`Rule.substitute`; first among several bases."""
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        shard = super().shard(graph, operator, output_shard)
+        shard.build = self.substitute(graph, operator)
+        return shard
+
+
 class OnOneRank(Rule):
     """An operator without a rule that one rank computes for all: it draws numbers, or is a loss."""
 
     not_replicable = True
 
 
-class Collective(Protocol):
+class Collective:
     """An operator that several ranks compute together: they send each other results of their shards."""
 
     @staticmethod
     def applies(graph: Graph, operator: Operator, split: Split) -> bool:
         """Return whether ranks need each other if the operator is split in this way."""
+        raise NotImplementedError
 
     @staticmethod
     def layouts(graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
         """Return the layout of the values that ranks have computed, the box that each rank needs, and their type."""
+        raise NotImplementedError
 
     @staticmethod
     def build(program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of this rank's shard; None if it has none."""
+        raise NotImplementedError
 
     @staticmethod
     def build_alone(program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of a shard that needs no other rank; None where that is the operator itself."""
+        return None
 
     @staticmethod
     def complete(program: Any, operator: Operator) -> None:

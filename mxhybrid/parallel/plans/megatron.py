@@ -7,7 +7,7 @@ Transformer Models", 2022.
 import functools
 import itertools
 import math
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Set, Tuple
 
 from ...base.errors import InputError
 from ..ops.dimension_names import Dimensions
@@ -45,7 +45,6 @@ class Megatron(Plan):
                                                   ', sequence' * sequence)
 
     def check(self, ranks: int) -> None:
-        """Raise InputError for another number of ranks, see :meth:`Plan.check`."""
         if self.model * self.batch != ranks:
             raise InputError('plan: %s is for %d workers, but the job has %d: choose model and batch whose product is '
                              '%d' % (self.name, self.model * self.batch, ranks, ranks))
@@ -234,20 +233,13 @@ class Megatron(Plan):
         return {'plan': 'megatron', 'model': self.model, 'batch': self.batch, 'sequence': self.sequence}
 
 
-def _learned(graph: Graph) -> Dict[int, None]:
-    """Return the numbers of operators whose outputs depend on parameters: not masks and positions."""
-    learned: Dict[int, None] = {}
+def _learned(graph: Graph) -> Set[int]:
+    """Return the numbers of parameters, and of operators whose outputs depend on any: not masks and positions."""
+    learned: Set[int] = set()
     for operator in graph.operators:
-        if operator.number not in graph.fixed and any(source in learned or source in graph.fixed and _has_parameters(
-                graph, source) for source, _ in operator.inputs):
-            learned[operator.number] = None
+        if graph.is_parameter(operator.number) or any(source in learned for source, _ in operator.inputs):
+            learned.add(operator.number)
     return learned
-
-
-def _has_parameters(graph: Graph, number: int) -> bool:
-    """Return whether an operator on parameters and constants alone reads a parameter."""
-    return graph.is_parameter(number) or any(_has_parameters(graph, source)
-                                             for source, _ in graph.operators[number].inputs)
 
 
 def megatron(model: int, batch: int = 1, sequence: bool = False) -> Plan:

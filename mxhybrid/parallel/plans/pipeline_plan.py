@@ -1,18 +1,14 @@
 """The plan of a pipeline: stages of layers on ranks, through which micro-batches flow."""
-import copy
-import fnmatch
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+import itertools
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ...base.errors import InputError
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph
 from ..sharding.split import Split
 from .plan import ON_ALL, Plan, ResolvedPlan
-from .stages import Stages, balanced, check_flow, check_forward, check_ranks, follow, spread_ranks
-from .strategies import Explicit, Layers, are_whole
-
-#: The number of names in a message.
-_SHOWN = 10
+from .stages import Stages, are_whole, balanced, check_flow, check_forward, check_ranks, follow, spread_ranks
+from .strategies import Explicit, Layers, operators_matching
 
 
 class Pipeline(Plan):
@@ -56,46 +52,35 @@ class Pipeline(Plan):
 
     def with_stages(self, stage_of: Mapping[int, int]) -> 'Pipeline':
         """Return the pipeline with the stages of operators by their numbers."""
-        plan = copy.copy(self)
-        plan._former = dict(stage_of)
-        return plan
+        return self._changed(_former=dict(stage_of))
 
     def with_schedule(self, schedule: str) -> 'Pipeline':
         """Return the pipeline with another schedule."""
-        plan = copy.copy(self)
-        plan.schedule = schedule
-        return plan
+        return self._changed(schedule=schedule)
 
     def for_graph(self, former: Graph, graph: Graph) -> Plan:
         if not isinstance(self._stages, int) or self._former is not None:
             return self
-        plan = copy.copy(self)
-        plan._former = balanced(former, [1] * self._stages)
-        return plan
+        return self.with_stages(balanced(former, [1] * self._stages))
 
     def _ranks(self, ranks: int) -> List[List[int]]:
         if isinstance(self._stages, Mapping):
-            by_stage = [list(members) for members in self._placed()]
+            by_stage = [members for members, _ in self._placed()]
             check_ranks(by_stage, ranks)
             return by_stage
         return spread_ranks(self._stages if isinstance(self._stages, int) else len(self._stages), ranks)
 
-    def _placed(self) -> List[Sequence[int]]:
-        """Return the ranks of each stage of a mapping: neighbouring patterns with the same ranks are one stage."""
-        placed: List[Sequence[int]] = []
-        for members in self._stages.values():
-            if not placed or list(members) != list(placed[-1]):
-                placed.append(members)
-        return placed
+    def _placed(self) -> List[Tuple[List[int], List[str]]]:
+        """Return the ranks and the patterns of each stage of a mapping: neighbouring patterns with the same ranks are
+        one stage.
+        """
+        return [(members, [pattern for pattern, _ in group])
+                for members, group in itertools.groupby(self._stages.items(), lambda item: list(item[1]))]
 
     def _patterns(self) -> List[Sequence[str]]:
         """Return the patterns of each stage."""
         if isinstance(self._stages, Mapping):
-            placed = self._placed()
-            patterns: List[List[str]] = [[] for _ in placed]
-            for pattern, members in self._stages.items():
-                patterns[next(at for at, ranks in enumerate(placed) if list(ranks) == list(members))].append(pattern)
-            return list(patterns)
+            return [patterns for _, patterns in self._placed()]
         return [[stage] if isinstance(stage, str) else stage for stage in self._stages]
 
     def _stage_of(self, graph: Graph, sizes: List[int]) -> Dict[int, int]:
@@ -104,15 +89,8 @@ class Pipeline(Plan):
         chosen: Dict[int, int] = {}
         for stage, patterns in enumerate(self._patterns()):
             for pattern in patterns:
-                matching = [operator.number for operator in graph.computing if any(
-                    fnmatch.fnmatchcase(name, pattern) for name in (graph.label(operator), graph.short_name(operator)))]
-                if not matching:
-                    labels = [graph.label(operator) for operator in graph.computing]
-                    raise InputError('plan: %r of stage %d matches no operator: give the name or a pattern of one; '
-                                     'there are %s%s' % (pattern, stage, ', '.join(labels[:_SHOWN]),
-                                                   ', ...' * (len(labels) > _SHOWN)))
-                for number in matching:
-                    chosen.setdefault(number, stage)
+                for operator in operators_matching(graph, pattern, ' of stage %d' % stage):
+                    chosen.setdefault(operator.number, stage)
         return follow(graph, chosen)
 
     def _layers_as_json(self) -> Dict[str, Any]:
@@ -147,7 +125,7 @@ def pipeline(stages: Union[int, Sequence[Any], Mapping[str, Sequence[int]]], mic
         of the network, all backward passes in ``loss.backward()``, with any loss; each stage holds the activations of
         all micro-batches.
     inside : Plan or dict, optional
-        The plan of each stage, for the workers of a stage: `data_parallel`, a `grid`, or a dict as of :func:`layers`
+        The plan of each stage, for the workers of a stage: `data_parallel`, a `grid`, or a dict as of :func:`by_name`
         with ranks that count from 0 in each stage.  Default: `data_parallel`.
 
     Raises

@@ -1,5 +1,6 @@
 """Plans: how every operator of a network is split."""
 import copy
+import math
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ...base.errors import InputError
@@ -55,12 +56,12 @@ class Plan:
     micro_batches = 1
     #: Whether it should divide weights.
     divides_weights = False
+    #: Whether operators without a request are split like their inputs; otherwise they are split over samples.
+    follows_producers = False
 
     def with_store(self, store: StorePlan) -> 'Plan':
         """Return the same plan with other choices for the store."""
-        plan = copy.copy(self)
-        plan.store = store
-        return plan
+        return self._changed(store=store)
 
     def with_recompute(self, patterns: Any) -> 'Plan':
         """Return the same plan, with which the activations of some blocks are computed again in the backward pass.
@@ -75,8 +76,12 @@ class Plan:
         InputError
             Other values.
         """
+        return self._changed(recompute=recompute_patterns(patterns))
+
+    def _changed(self, **attributes: Any) -> Any:
+        """Return the same plan with other attributes."""
         plan = copy.copy(self)
-        plan.recompute = recompute_patterns(patterns)
+        vars(plan).update(attributes)
         return plan
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
@@ -89,10 +94,6 @@ class Plan:
     def for_graph(self, former: Graph, graph: Graph) -> 'Plan':
         """Return the plan for a network that is split as `former`, the graph of the network for other shapes."""
         return self
-
-    def follows_producer(self, operator: Operator) -> bool:
-        """Return whether an operator without a request is split like its inputs; otherwise it is split over samples."""
-        return False
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
         """Return the split of each operator; InputError if the plan does not fit the network."""
@@ -127,7 +128,7 @@ class Plan:
         samples = dimensions.samples((operator.number, 0))
         shape, limits = graph.shape(operator), rule_of(operator).limits(graph, operator)
         candidates = []
-        if self.follows_producer(operator):
+        if self.follows_producers:
             producer = next((splits[source] for source, _ in operator.inputs if source in splits
                              and len(splits[source].degrees) == len(shape)), None)
             if producer is not None and producer.partials == producer.copies == 1:
@@ -208,9 +209,7 @@ def _fit(graph: Graph, dimensions: Dimensions, operator: Operator, request: Spli
     if request.partials > most:
         problems.append('it can have %d partials, not %d' % (most, request.partials))
     partials = min(request.partials, most)
-    count = partials
-    for degree in degrees:
-        count *= degree
+    count = partials * math.prod(degrees)
     if request.ranks is None:
         if count > ranks:
             factors = [('%s %d' % (name, degree)) for name, degree in zip([*names, 'partials'], [*degrees, partials])

@@ -4,15 +4,13 @@ with Sublinear Memory Cost", 2016; ``torch.utils.checkpoint``; Korthikanti et al
 A segment is a group of operators that are computed again together: the operators of one call of a block.
 """
 import fnmatch
-from typing import AbstractSet, Any, Dict, List, NamedTuple, Sequence, Set, Tuple
+from typing import AbstractSet, Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ...base.errors import InputError
+from ...base.text import listed
 from ..ops.graph import Graph, Operator
 from ..ops.learning import learning_operators
 from ..ops.registry import rule_of
-
-#: The number of names in a message.
-_SHOWN = 10
 
 
 class Segment(NamedTuple):
@@ -53,13 +51,13 @@ def recomputed_segments(graph: Graph, prefixes: Sequence[str], patterns: Sequenc
         blocks = [prefix for prefix in prefixes if fnmatch.fnmatchcase(_name(prefix), pattern)]
         if not blocks:
             names = sorted(map(_name, prefixes), key=lambda name: name.count('_'))
-            raise InputError('recompute: %r matches no block: give the name or a pattern of one; there are %s%s' % (
-                pattern, ', '.join(names[:_SHOWN]) or 'none', ', ...' * (len(names) > _SHOWN)))
+            raise InputError('recompute: %r matches no block: give the name or a pattern of one; there are %s'
+                             % (pattern, listed(names, 10) or 'none'))
         if not any(operator.number in learning for operator in graph.computing
                    if _block_of(graph, operator, blocks) is not None):
-            raise InputError('recompute: %r matches %s%s, which no backward pass reaches, so that nothing is kept of '
-                             'it: give blocks with weights, or leave the pattern out'
-                             % (pattern, ', '.join(map(_name, blocks[:_SHOWN])), ', ...' * (len(blocks) > _SHOWN)))
+            raise InputError('recompute: %r matches %s, which no backward pass reaches, so that nothing is kept of it: '
+                             'give blocks with weights, or leave the pattern out'
+                             % (pattern, listed(map(_name, blocks), 10)))
         matched.update(dict.fromkeys(blocks))
     outermost = sorted(matched, key=len)
     block_of = {operator.number: block for operator in graph.computing
@@ -133,10 +131,7 @@ class _Segments:
             self.members.append((block, []))
             self._names.append(set())
             self._before_segment.append(0)
-        bits = 0
-        for source in sources:
-            if segment is None or self._segment_of.get(source) != segment:
-                bits |= self._before.get(source, 0)
+        bits = self._behind(sources, segment)
         if segment is not None:
             self.members[segment][1].append(operator.number)
             self._names[segment].add(operator.name)
@@ -145,12 +140,17 @@ class _Segments:
             bits = 1 << segment
         self._before[operator.number] = bits
 
-    def _returns(self, sources: Sequence[int], segment: int) -> bool:
-        """Return whether a path leads from a segment, through anything else, to one of the sources."""
+    def _behind(self, sources: Sequence[int], segment: Optional[int]) -> int:
+        """Return the segments that the sources outside of a segment depend on, as bits."""
         bits = 0
         for source in sources:
-            if self._segment_of.get(source) != segment:
+            if segment is None or self._segment_of.get(source) != segment:
                 bits |= self._before.get(source, 0)
+        return bits
+
+    def _returns(self, sources: Sequence[int], segment: int) -> bool:
+        """Return whether a path leads from a segment, through anything else, to one of the sources."""
+        bits = self._behind(sources, segment)
         seen = 0
         while bits & ~seen:
             lowest = bits & ~seen

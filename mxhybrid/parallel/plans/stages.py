@@ -45,6 +45,12 @@ class Stages(NamedTuple):
             self.schedule)
 
 
+def are_whole(values: Any) -> bool:
+    """Return whether a value is a sequence of whole numbers."""
+    return isinstance(values, Sequence) and not isinstance(values, (str, bytes)) and all(
+        isinstance(value, int) and not isinstance(value, bool) for value in values)
+
+
 def check_flow(micro_batches: Any, schedule: Any) -> None:
     """Raise InputError for an impossible number of micro-batches or an unknown schedule."""
     if not isinstance(micro_batches, int) or isinstance(micro_batches, bool) or micro_batches < 1:
@@ -83,9 +89,7 @@ def spread_ranks(stages: int, ranks: int) -> List[List[int]]:
 def stages_from_json(value: Any, splits: Mapping[str, Split], ranks: int) -> Stages:
     """Return the pipeline of an explicit plan; InputError for any other value."""
     if not isinstance(value, Mapping) or set(value) != {'stages', 'micro_batches', 'schedule'} \
-            or not isinstance(value['stages'], list) or not all(
-                isinstance(members, list) and all(isinstance(rank, int) and not isinstance(rank, bool)
-                                                  for rank in members) for members in value['stages']):
+            or not isinstance(value['stages'], list) or not all(map(are_whole, value['stages'])):
         raise InputError("plan: pipeline=%r: give an object with 'stages', the ranks of each stage, 'micro_batches' "
                          "and 'schedule'" % (value,))
     check_flow(value['micro_batches'], value['schedule'])

@@ -1,33 +1,27 @@
 """Kinds of plans: grids, the one weird trick, patterns of layers, and lists of all operators."""
-import copy
 import fnmatch
 import itertools
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+import math
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...base.errors import InputError
+from ...base.text import listed
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Operator
 from ..ops.registry import rule_of
 from ..sharding.split import Split
 from .plan import ON_ALL, Plan, ResolvedPlan, SplitRequest
-from .stages import Stages, check_forward
+from .stages import Stages, are_whole, check_forward
 from .store_plan import StorePlan
 from .transformer_layers import divisors, heads_in, reads_heads
-
-#: The number of names in a message.
-_SHOWN = 10
-
-
-def are_whole(values: Any) -> bool:
-    """Return whether a value is a sequence of whole numbers."""
-    return isinstance(values, Sequence) and not isinstance(values, (str, bytes)) and all(
-        isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
 class Grid(Plan):
     """A grid of ranks (Gholami et al., "Integrated Model, Batch, and Domain Parallelism in Training Neural Networks",
     SPAA 2018): see :func:`grid`.
     """
+
+    follows_producers = True
 
     def __init__(self, model: int, batch: int, domain: Tuple[int, ...], sequence: int = 1):
         self.model, self.batch, self.domain, self.sequence = model, batch, domain, sequence
@@ -39,19 +33,12 @@ class Grid(Plan):
     @property
     def ranks(self) -> int:
         """The number of ranks of the grid."""
-        count = self.model * self.batch * self.sequence
-        for degree in self.domain:
-            count *= degree
-        return count
+        return math.prod((self.model, self.batch, self.sequence, *self.domain))
 
     def check(self, ranks: int) -> None:
-        """Raise InputError for another number of ranks, see :meth:`Plan.check`."""
         if self.ranks != ranks:
             raise InputError('plan: %s is for %d workers, but the job has %d: choose factors whose product is %d'
                              % (self.name, self.ranks, ranks, ranks))
-
-    def follows_producer(self, operator: Operator) -> bool:
-        return True
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
         kind = rule_of(operator).layer_kind
@@ -60,15 +47,11 @@ class Grid(Plan):
             if over_times is not None:
                 return over_times
         if kind == 'dense':
-            model = ranks // self.batch
-            return SplitRequest({'samples': self.batch, 'channels': model})
+            return SplitRequest({'samples': self.batch, 'channels': ranks // self.batch})
         if kind == 'convolution' and self.domain:
             names = [name for name in dimensions.names(operator) if name not in ('samples', 'channels')]
-            degrees = dict(zip(names, self.domain))
-            degrees['samples'] = self.batch
-            if self.model > 1:
-                degrees['channels'] = self.model
-            return SplitRequest(degrees)
+            channels = {'channels': self.model} if self.model > 1 else {}
+            return SplitRequest({**dict(zip(names, self.domain)), 'samples': self.batch, **channels})
         return None
 
     def _over_times(self, graph: Graph, dimensions: Dimensions, operator: Operator, is_dense: bool
@@ -104,10 +87,7 @@ class OneWeirdTrick(Plan):
     """The plan of :func:`one_weird_trick`."""
 
     name = 'one weird trick'
-    divides_weights = True
-
-    def follows_producer(self, operator: Operator) -> bool:
-        return True
+    divides_weights = follows_producers = True
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
         return SplitRequest({'channels': ranks}) if rule_of(operator).layer_kind == 'dense' else None
@@ -117,7 +97,9 @@ class OneWeirdTrick(Plan):
 
 
 class Layers(Plan):
-    """Splits by patterns of operators' names; the first pattern that matches counts.  See :func:`layers`."""
+    """Splits by patterns of operators' names; the first pattern that matches counts.  See :func:`by_name`."""
+
+    follows_producers = True
 
     def __init__(self, by_pattern: Mapping[str, Mapping[str, Any]], strict: bool = True):
         self.name, self._strict = 'by layers', strict
@@ -125,10 +107,6 @@ class Layers(Plan):
             if not isinstance(value, Mapping):
                 raise InputError('plan: %r has the value %r: give degrees by name of the dimension, {"channels": 4}'
                                  % (pattern, value))
-        self._by_pattern = dict(by_pattern)
-        self.divides_weights = any(value.get(key, 1) != 1 for value in self._by_pattern.values()
-                                   for key in ('channels', 'heads', 'experts', 'partials'))
-        for pattern, value in self._by_pattern.items():
             for key, count in value.items():
                 if key == 'ranks':
                     if not are_whole(count):
@@ -139,26 +117,21 @@ class Layers(Plan):
             if conflicting:
                 raise InputError('plan: %r has heads and %s: give heads alone, which are channels of some operators '
                                  'and partials of others' % (pattern, conflicting[0]))
-
-    def follows_producer(self, operator: Operator) -> bool:
-        return True
+        self._by_pattern = dict(by_pattern)
+        self.divides_weights = any(value.get(key, 1) != 1 for value in self._by_pattern.values()
+                                   for key in ('channels', 'heads', 'experts', 'partials'))
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
         """Return the splits, see :meth:`Plan.resolve`; InputError for a pattern that matches no operator, or none with
         heads if it splits these.
         """
         for pattern, value in self._by_pattern.items():
-            matched = [operator for operator in graph.computing if _matches(graph, operator, pattern)]
-            if matched and 'heads' in value and not any(
+            matched = operators_matching(graph, pattern)
+            if 'heads' in value and not any(
                     heads_in(graph, (operator.number, 0)) or reads_heads(graph, operator) for operator in matched):
                 raise InputError('plan: %r has heads=%d, but none of the operators that it matches has heads of '
-                                 'attention: it matches %s%s' % (
-                                     pattern, value['heads'], ', '.join(map(graph.label, matched[:_SHOWN])),
-                                     ', ...' * (len(matched) > _SHOWN)))
-            if not matched:
-                labels = [graph.label(operator) for operator in graph.computing]
-                raise InputError('plan: %r matches no operator: give the name or a pattern of one; there are %s%s' % (
-                    pattern, ', '.join(labels[:_SHOWN]), ', ...' * (len(labels) > _SHOWN)))
+                                 'attention: it matches %s'
+                                 % (pattern, value['heads'], listed(map(graph.label, matched), 10)))
         return super().resolve(graph, dimensions, ranks)
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
@@ -200,6 +173,15 @@ class Layers(Plan):
 
 def _matches(graph: Graph, operator: Operator, pattern: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for name in (graph.label(operator), graph.short_name(operator)))
+
+
+def operators_matching(graph: Graph, pattern: str, owner: str = '') -> List[Operator]:
+    """Return the operators whose names match the pattern of an owner, for messages; InputError if there are none."""
+    matching = [operator for operator in graph.computing if _matches(graph, operator, pattern)]
+    if not matching:
+        raise InputError('plan: %r%s matches no operator: give the name or a pattern of one; there are %s'
+                         % (pattern, owner, listed(map(graph.label, graph.computing), 10)))
+    return matching
 
 
 class Explicit(Plan):
@@ -257,9 +239,7 @@ class Explicit(Plan):
         return self._with_tables(ResolvedPlan(splits, {}, stages=self.stages), graph)
 
     def for_graph(self, former: Graph, graph: Graph) -> Plan:
-        plan = copy.copy(self)
-        plan.model = graph.digest() if self.model == former.digest() else self.model
-        return plan
+        return self._changed(model=graph.digest()) if self.model == former.digest() else self
 
     @staticmethod
     def _check(graph: Graph, operator: Operator, split: Split, ranks: int) -> None:
@@ -276,11 +256,9 @@ class Explicit(Plan):
             raise InputError('plan: %s cannot be split as %r: %s' % (graph.label(operator), split, ON_ALL))
 
     def _layers_as_json(self) -> Dict[str, Any]:
-        operators = {label: {'degrees': list(split.degrees), 'partials': split.partials, 'copies': split.copies,
-                             'ranks': list(split.ranks)} for label, split in self.splits.items()}
         flow = {} if self.stages is None else {'pipeline': self.stages.as_json()}
         return {'plan': 'explicit', 'model': self.model, 'workers': self.workers, 'cluster': self.cluster,
-                'operators': operators, **flow}
+                'operators': {label: split.as_json() for label, split in self.splits.items()}, **flow}
 
 
 def data_parallel() -> Plan:

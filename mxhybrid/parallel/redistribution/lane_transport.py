@@ -2,19 +2,19 @@
 import threading
 from typing import Any, Dict, List, Optional, Tuple
 
-import mxnet as mx
 import numpy as np
 
 from ...kernels.joint_norm_operator import JointNorm, JointNormOperator
 from ...kernels.transfer_operator import TransferOperator
 from ...lane.transfers import Channels, PersistentTransfer
-from ...native.engine import address_of, handles_of
+from ...native.engine import handles_of
 from ..sharding.box import Box, full, overlap, subtract
 from .redistribution import Redistribution, Slices, Transfer
+from .redistribution_operator import Transport
 
 
-class LaneTransport:
-    """Moves arrays by the channels of the lane, by operations of MXNet's engine that block no thread."""
+class LaneTransport(Transport):
+    """Moves arrays by the channels of the lane."""
 
     def __init__(self, channels: Channels):
         self._channels = channels
@@ -25,37 +25,19 @@ class LaneTransport:
         # would receive what a second persistent transfer with its tag sends.
         self._lock = threading.Lock()
 
-    def push(self, transfer: Transfer, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
-        """Let the engine make a transfer, see :class:`~.redistribution_operator.Transport`."""
-        if adds:
-            scratch = mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu())
-            self.push(transfer, source, scratch, [])
-            target += scratch
-            for other in others:
-                other[:] = 0
-            return
-        arrays = others if target is None else others + [target]
-        self._persistent_transfer(transfer, source, target).start(
-            None if source is None else address_of(source), None if target is None else address_of(target),
-            handles_of(arrays))
-
     def push_views(self, transfer: Transfer, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
-        """Let the engine make a transfer between two NumPy arrays, which are the memory of `arrays`."""
         self._persistent_transfer(transfer, source, target).start(
             None if source is None else source.ctypes.data, None if target is None else target.ctypes.data,
             handles_of(arrays), priority)
 
     def forget(self, transfers: List[Transfer]) -> None:
-        """Release transfers, which are not made again once those under way are done."""
         for transfer in transfers:
             self._persistent.pop(transfer.tag, None)
 
     def tags_under_way(self) -> List[int]:
-        """Return the tags of the transfers that have begun and are not done."""
         return [tag for tag, transfer in list(self._persistent.items()) if transfer.is_under_way]
 
     def cancel(self, first: int, end: int) -> None:
-        """End transfers with the tags `first` to `end` at once, with arbitrary values, now and later."""
         with self._lock:
             self._cancelled.append(range(first, end))
             for tag, transfer in self._persistent.items():
@@ -83,7 +65,6 @@ class LaneTransport:
         return TransferOperator(*self._both_ways(redistribution), *redistribution.shapes)
 
     def norm_operator(self, redistribution: Redistribution, norm: JointNorm) -> Optional[JointNormOperator]:
-        """Return a BatchNorm that makes the redistribution of its statistics."""
         return JointNormOperator(norm, *self._both_ways(redistribution))
 
     def _both_ways(self, redistribution: Redistribution) -> Tuple[PersistentTransfer, PersistentTransfer]:

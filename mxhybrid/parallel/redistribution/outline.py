@@ -14,23 +14,15 @@ class Line(NamedTuple):
     value: Any
 
 
-class Outline:
-    """A description of a worker's network, line by line."""
-
-    def __init__(self, lines: List[Line]):
-        self.lines = lines
-
-    def digest(self) -> str:
-        """Return a text that tells outlines apart."""
-        return hashlib.sha256(json.dumps([[line.what, line.value] for line in self.lines]).encode()).hexdigest()[:16]
-
-    def as_json(self) -> List[Any]:
-        """Return the outline in the form that :func:`first_difference` takes."""
-        return [list(line) for line in self.lines]
+def digest_of(outline: List[Line]) -> str:
+    """Return a text that tells outlines apart."""
+    return hashlib.sha256(json.dumps([[line.what, line.value] for line in outline]).encode()).hexdigest()[:16]
 
 
-def first_difference(everyone: List[List[Any]]) -> Optional[str]:
-    """Return a sentence about the first line in which the outlines of all workers differ; None if they are equal."""
+def first_difference(everyone: List[Any]) -> Optional[str]:
+    """Return a sentence about the first line in which the outlines of all workers, as JSON, differ; None if they are
+    equal.
+    """
     count = max(map(len, everyone))
     first, *others = [[Line(*line) for line in lines] + [Line('end', '', None)] * (count - len(lines))
                       for lines in everyone]

@@ -60,7 +60,8 @@ def _discard(workers: WorkerGroup, failures: List[str]) -> None:
         workers.forget_failure()
         raise JobError('operations failed on %s but not on all workers, and %s for redistributions between layers that '
                        'can no longer be made: %s; start the job again'
-                       % (_names(failed), _wait(waiting), _told(failed, failures)))
+                       % (_names(failed), '%s wait%s' % (_names(waiting), 's' * (len(waiting) == 1)),
+                          '; '.join('worker %d %s' % (rank, failures[rank]) for rank in failed)))
 
 
 def _numbers_under_way(workers: WorkerGroup, errors: Optional['_PendingErrors']) -> List[int]:
@@ -109,11 +110,3 @@ class _PendingErrors:
 
 def _names(ranks: List[int]) -> str:
     return 'worker%s %s' % ('s' * (len(ranks) > 1), ', '.join(map(str, ranks)))
-
-
-def _wait(ranks: List[int]) -> str:
-    return '%s wait%s' % (_names(ranks), 's' * (len(ranks) == 1))
-
-
-def _told(ranks: List[int], failures: List[str]) -> str:
-    return '; '.join('worker %d %s' % (rank, failures[rank]) for rank in ranks)

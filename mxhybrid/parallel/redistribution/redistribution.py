@@ -56,7 +56,6 @@ class Redistribution:
         #: Bytes between all ranks, in the forward and the backward pass.
         self.bytes = (bytes_between(forward_messages, self.dtype.itemsize),
                       bytes_between(backward_messages, self.dtype.itemsize))
-        self.forward = self.backward = Transfer(0, [], [], [], False, 0.0)
         to_source = [(message.source, message.target, message.box) for message in forward_messages]
         to_target = [(message.target, message.source, message.box) for message in backward_messages]
         self.forward = _transfer(2 * number, rank, to_source, self.source, self.target, layout.partial, fill)

@@ -5,7 +5,7 @@ order in the backward pass: otherwise redistributions could wait for each other 
 again.
 """
 import itertools
-from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import mxnet as mx
 import numpy as np
@@ -27,78 +27,53 @@ _redistributions: Dict[int, 'RedistributionOperator'] = {}
 _numbers = itertools.count(1)
 
 
-class Transport(Protocol):
+class Transport:
     """Moves arrays, by operations of MXNet's engine that block no thread."""
 
-    def push(self, transfer: Transfer, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
-        """Let the engine make a transfer of `source`, which is ready; readers of `target` and `others` wait for it.
-
-        `source` and `target` may be None; with `adds`, the received elements are added to the target.
-        """
-
     def push_views(self, transfer: Transfer, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
-        """Let the engine make a transfer between two NumPy arrays, which are the memory of `arrays`."""
+        """Let the engine make a transfer between two NumPy arrays; readers of `arrays`, whose memory they are, wait for
+        it.
+
+        `source`, which is ready, and `target` may be None.
+        """
+        raise NotImplementedError
 
     def operator(self, redistribution: Redistribution) -> Optional[TransferOperator]:
         """Return an operator that makes a redistribution without Python; None if there is none."""
+        return None
 
     def norm_operator(self, redistribution: Redistribution, norm: JointNorm) -> Optional[JointNormOperator]:
         """Return a BatchNorm that makes the redistribution of its statistics; None if there is none."""
+        return None
 
     def forget(self, transfers: List[Transfer]) -> None:
         """Release transfers, which are not made again once those under way are done."""
 
     def tags_under_way(self) -> List[int]:
         """Return the tags of the transfers that have begun and are not done."""
+        raise NotImplementedError
 
     def cancel(self, first: int, end: int) -> None:
         """End transfers with the tags `first` to `end` at once, with arbitrary values, now and later."""
+        raise NotImplementedError
 
 
-class CarrierTransport:
-    """Moves arrays by a carrier, :class:`~.socket_transport.SocketCarrier`, by operations of MXNet's engine that block
-    no thread.
+class CarrierTransport(Transport):
+    """Moves arrays by a carrier, :class:`~.socket_transport.SocketCarrier`.  A carrier is Python, so there are no
+    operators, and it keeps nothing of a transfer.
     """
 
     def __init__(self, carrier: Any):
         self._carrier = carrier
-        self._deferred = Deferred(lambda what, done: carrier.begin(what[0], what[1], what[2], done))
-
-    def push(self, transfer: Transfer, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
-        """See :class:`Transport`."""
-        arrays = others if target is None else others + [target]
-        source_view = None if source is None else host_view(source)
-        target_view = None if target is None else host_view(target)
-        if not adds:
-            self._deferred.push(arrays, (transfer, source_view, target_view))
-            return
-        scratch = mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu())
-        self._deferred.push([scratch], (transfer, source_view, host_view(scratch)))
-        target += scratch
-        for other in others:
-            other[:] = 0
+        self._deferred = Deferred(lambda what, done: carrier.begin(*what, done))
 
     def push_views(self, transfer: Transfer, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
-        """See :class:`Transport`."""
         self._deferred.push(arrays, (transfer, source, target), priority)
 
-    def operator(self, redistribution: Redistribution) -> Optional[TransferOperator]:
-        """Return None: a carrier is Python."""
-        return None
-
-    def norm_operator(self, redistribution: Redistribution, norm: JointNorm) -> Optional[JointNormOperator]:
-        """Return None: a carrier is Python."""
-        return None
-
-    def forget(self, transfers: List[Transfer]) -> None:
-        """Do nothing: a carrier keeps nothing of a transfer."""
-
     def tags_under_way(self) -> List[int]:
-        """See :class:`Transport`."""
         return self._carrier.tags_under_way()
 
     def cancel(self, first: int, end: int) -> None:
-        """See :class:`Transport`."""
         self._carrier.cancel(first, end)
 
 
@@ -173,21 +148,27 @@ class RedistributionOperator:
 
     def forward(self, source: Any, token: Any, target: Any) -> None:
         """Begin the transfer of the forward pass."""
-        try:
-            record_end = self._record_begin(self.redistribution.forward)
-            self._transport.push(self.redistribution.forward, _inner(source), _inner(target), [token])
-            record_end(token)
-        except BaseException as error:
-            self._on_failure(error)
+        self._begin(self.redistribution.forward, source, target, token)
 
     def backward(self, gradient: Any, token: Any, target: Any, request: str) -> None:
-        """Begin the transfer of the backward pass."""
+        """Begin the transfer of the backward pass; `request` says what becomes of the elements of `target`."""
+        received = target
+        if target is not None and request in ('null', 'add'):
+            received = mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu())
+        self._begin(self.redistribution.backward, gradient, received, token)
+        if target is not None and request == 'add':
+            target += received
+
+    def _begin(self, transfer: Transfer, source: Any, target: Any, token: Any) -> None:
+        """Let the engine make a transfer between arrays with a dimension of length 1 in front; readers of the target
+        and of the token wait for it.
+        """
         try:
-            if target is not None and request == 'null':
-                target = mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu())
-            record_end = self._record_begin(self.redistribution.backward)
-            self._transport.push(self.redistribution.backward, _inner(gradient), _inner(target), [token],
-                                 request == 'add')
+            record_end = self._record_begin(transfer)
+            source_view, target_view = (None if array is None else host_view(array).reshape(array.shape[1:])
+                                        for array in (source, target))
+            self._transport.push_views(transfer, source_view, target_view,
+                                       [token] + ([] if target is None else [target]), 0)
             record_end(token)
         except BaseException as error:
             self._on_failure(error)
@@ -221,11 +202,6 @@ def _in_default_layout(data: Any, norm: JointNorm) -> Any:
     (mkldnn_reshape.cc).  MXNet would convert the input of a compiled operator again in the backward pass.
     """
     return mx.sym.reshape(data, shape=norm.shape) if len(norm.shape) <= 4 else mx.sym.identity(data)
-
-
-def _inner(array: Any) -> Any:
-    """Return an array without its first dimension, of length 1."""
-    return None if array is None else array.reshape(array.shape[1:])
 
 
 class _PythonRedistribution(mx.operator.CustomOp):

@@ -14,7 +14,7 @@ from ...messaging.handshake import connect_peers
 from ...messaging.sealed import new_secret
 from ...native.last_error import take_last_error
 from .lane_transport import LaneTransport
-from .outline import Outline, first_difference
+from .outline import Line, digest_of, first_difference
 from .redistribution import Redistribution
 from .redistribution_operator import CarrierTransport, RedistributionOperator, Transport
 from .socket_transport import SocketCarrier
@@ -36,11 +36,11 @@ class WorkerGroup:
         self._cancelled: Set[int] = set()
         #: The call after which the script got an error of MXNet, and the first such error; '' for none.
         self._failure = ''
-        self._fails: Callable[[BaseException], None] = job.guard.fails_with('a redistribution between layers: ')
-        self._carrier: Optional[SocketCarrier] = None
-        self._transport: Any = None
+        #: Ends the job because of an error in a thread that cannot raise it in the script.
+        self.fail: Callable[[BaseException], None] = job.guard.fails_with('a redistribution between layers: ')
+        self._transport: Optional[Transport] = None
 
-    def agree(self, call: str, outline: Optional[Outline], problem: str = '', draws: bool = True) -> int:
+    def agree(self, call: str, outline: Optional[List[Line]], problem: str = '', draws: bool = True) -> int:
         """Compare the outlines of a network on all workers (collective); return a number that worker 0 draws.
 
         Every worker draws one, so that workers with the same random state as worker 0 keep it.  A worker without
@@ -52,13 +52,13 @@ class WorkerGroup:
         seed = _drawn_number() if draws else -1
         if self.size == 1:
             return seed
-        digest = None if outline is None else outline.digest()
+        digest = None if outline is None else digest_of(outline)
         everyone = self._collective.allgather_json([digest, problem, seed], _NAME + 'agree')
         for rank, (_, other, _) in enumerate(everyone):
             if other and not problem:
                 raise InputError('%s: worker %d cannot: %s' % (call, rank, other))
         if not problem and outline is not None and any(theirs != digest for theirs, _, _ in everyone):
-            odd = first_difference(self._collective.allgather_json(outline.as_json(), _NAME + 'outlines'))
+            odd = first_difference(self._collective.allgather_json(outline, _NAME + 'outlines'))
             raise InputError('%s: workers have different networks, data or plans: %s: give the same on all workers'
                              % (call, odd))
         return int(everyone[0][2])
@@ -135,30 +135,22 @@ class WorkerGroup:
             end = self._firsts[position] if position < len(self._firsts) else self._reserved
             self.transport.cancel(2 * first, 2 * end)
 
-    def fail(self, error: BaseException) -> None:
-        """End the job because of an error in a thread that cannot raise it in the script."""
-        self._fails(error)
-
     def make_node(self, redistribution: Redistribution, differentiable: bool) -> RedistributionOperator:
         """Return the operator of a redistribution."""
-        return RedistributionOperator(redistribution, self.transport, differentiable, self._fails,
+        return RedistributionOperator(redistribution, self.transport, differentiable, self.fail,
                                       self._job.telemetry.trace)
 
     @property
     def transport(self) -> Transport:
-        """The transport between the workers (the first use is collective)."""
-        return self.open_transport()
-
-    def open_transport(self) -> Transport:
-        """Open the transport between the workers, if it is not open yet (collective); return it."""
+        """The transport between the workers; the first use opens it (collective then)."""
         if self._transport is None:
             lane = None if self._job.servers is None else self._job.servers.lane
             if lane is not None:
                 allgather = functools.partial(self._collective.allgather_json, name=_NAME + 'channels')
                 self._transport = LaneTransport(Channels(lane, allgather, self._job.settings.timeout))
             else:
-                self._carrier = SocketCarrier(self.rank, self._connect() if self.size > 1 else {}, self._fails)
-                self._transport = CarrierTransport(self._carrier)
+                self._transport = CarrierTransport(SocketCarrier(
+                    self.rank, self._connect() if self.size > 1 else {}, self.fail))
         return self._transport
 
     def _connect(self) -> Dict[int, socket.socket]:
@@ -196,11 +188,7 @@ def _drawn_number() -> int:
     return int(mx.nd.random.randint(0, 2 ** 30, shape=(1,), ctx=mx.cpu()).asscalar())
 
 
-_worker_groups: Dict[int, WorkerGroup] = {}
-
-
+@functools.lru_cache(maxsize=None)
 def worker_group_of(job: Job) -> WorkerGroup:
     """Return the group of a job's workers."""
-    if id(job) not in _worker_groups:
-        _worker_groups[id(job)] = WorkerGroup(job)
-    return _worker_groups[id(job)]
+    return WorkerGroup(job)

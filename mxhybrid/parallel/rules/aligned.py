@@ -96,7 +96,6 @@ class BatchOnly(Rule):
         return len(operator.inputs) if self.inputs_with_samples is None else self.inputs_with_samples
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the first dimension alone."""
         return [dimension == 0 for dimension in range(len(graph.shape(operator)))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:

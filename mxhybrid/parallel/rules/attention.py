@@ -95,7 +95,6 @@ class Scores(_Attention):
         return [1, 1, 1, 1] if is_apart else [self._heads(operator), 1, 1]
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for samples, heads and times of queries."""
         return [True] * (len(graph.shape(operator)) - 1) + [False]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:

@@ -1,5 +1,6 @@
 """The rule of BatchNorm, and BatchNorm with the statistics of all ranks."""
 import copy
+import math
 from typing import Any, Dict, List, Sequence, Tuple
 
 import mxnet as mx
@@ -10,16 +11,16 @@ from ...kernels.kernels import compiled
 from ...kernels.norm_operators import Statistics
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule, axis_of
+from ..ops.rule import Collective, OperatorShard, Rule, axis_of
 from ..sharding.box import Box, groups_of, shape_of, size_of
-from ..sharding.layout import Layout, Movement
+from ..sharding.layout import Layout, Movement, exchange_of_parts
 from ..sharding.split import OutputShard, Split
 
 #: Attribute of a BatchNorm whose statistics each rank computes of its own samples, however it is split.
 _OWN_STATISTICS = '__own_statistics__'
 
 
-class JointBatchNorm:
+class JointBatchNorm(Collective):
     """BatchNorm over the shards of several ranks: each rank sends its mean and variance, all compute the joint ones
     (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
     """
@@ -27,35 +28,26 @@ class JointBatchNorm:
     @staticmethod
     def applies(graph: Graph, operator: Operator, split: Split) -> bool:
         """Return whether the statistics are those of several shards."""
-        axis = axis_of(operator, len(split.degrees), 1)
-        shard_count = 1
-        for dimension, degree in enumerate(split.degrees):
-            shard_count *= degree if dimension != axis else 1
-        return shard_count > 1 and not operator.get('use_global_stats', False) and _OWN_STATISTICS not in operator.attrs
+        _, others = _axes(operator, len(split.degrees))
+        return math.prod(split.degrees[at] for at in others) > 1 and not operator.get('use_global_stats', False) and \
+            _OWN_STATISTICS not in operator.attrs
 
     @staticmethod
     def layouts(graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:
         """Return the layout of the statistics that ranks compute, the box that each rank needs, and their type."""
         shape = graph.shape(operator)
-        axis = axis_of(operator, len(shape), 1)
-        groups = groups_of(boxes, tuple(at for at in range(len(shape)) if at != axis))
-        count = max(map(len, groups.values()))
-        places = {rank: group.index(boxes[rank]) for rank, group in groups.items()}
-        layout = Layout((count, 2, shape[axis]), {rank: ((at, at + 1), (0, 2), boxes[rank][axis])
-                                                  for rank, at in places.items()})
-        wanted: Dict[int, Box] = {rank: ((0, len(group)), (0, 2), boxes[rank][axis]) for rank, group in groups.items()}
-        return layout, wanted, 'float64' if graph.dtypes[operator.inputs[0]] == 'float64' else 'float32'
+        axis, others = _axes(operator, len(shape))
+        layout, needed = exchange_of_parts(boxes, others, lambda count: (count, 2, shape[axis]),
+                                           lambda rank, parts: (parts, (0, 2), boxes[rank][axis]))
+        return layout, needed, 'float64' if graph.dtypes[operator.inputs[0]] == 'float64' else 'float32'
 
     @classmethod
     def build(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of this rank's shard; None if it has none."""
         graph: Graph = program.graph
-        shape = graph.shape(operator)
-        axis = axis_of(operator, len(shape), 1)
-        others = tuple(at for at in range(len(shape)) if at != axis)
+        axis, others = _axes(operator, len(graph.shape(operator)))
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}
         layout, needed, dtype = cls.layouts(graph, operator, boxes)
-        groups = groups_of(boxes, others)
         source = operator.inputs[0]
         if dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and compiled() is not None and (
                 program.rank in boxes):
@@ -69,8 +61,8 @@ class JointBatchNorm:
                                        operator, program.learns(graph.operators[source[0]]))
         if shard is None:
             return None
-        normalized, mean, variance = shard.normalized(moments, inputs[1], inputs[2],
-                                                      _shares(groups[program.rank], dtype)[None])
+        group = groups_of(boxes, others)[program.rank]
+        normalized, mean, variance = shard.normalized(moments, inputs[1], inputs[2], _shares(group, dtype)[None])
         cls._average(program, operator, mean, variance)
         return normalized
 
@@ -81,8 +73,8 @@ class JointBatchNorm:
         no such operator.
         """
         box = boxes[program.rank]
-        axis = axis_of(operator, len(box), 1)
-        group = groups_of(boxes, tuple(at for at in range(len(box)) if at != axis))[program.rank]
+        axis, others = _axes(operator, len(box))
+        group = groups_of(boxes, others)[program.rank]
         rectifier = program.rectifier_of(operator)
         pooling = program.pooling_of(rectifier or operator)
         norm = JointNorm(shape_of(box), axis, tuple(_shares(group, 'float64').tolist()), group.index(box),
@@ -150,6 +142,12 @@ class JointBatchNorm:
                             float(operator.get('momentum', 0.9)))
 
 
+def _axes(operator: Operator, dimensions: int) -> Tuple[int, Tuple[int, ...]]:
+    """Return the dimension of the channels, and all others, over which statistics are computed."""
+    axis = axis_of(operator, dimensions, 1)
+    return axis, tuple(at for at in range(dimensions) if at != axis)
+
+
 def _shares(group: List[Box], dtype: str) -> np.ndarray:
     """Return the share of each shard in the elements of all."""
     sizes = np.array([size_of(box) for box in group], dtype)
@@ -215,8 +213,7 @@ class _NormShard:
 
 def _mean(data: Any, shape: Tuple[int, ...], axis: int, dtype: str) -> Any:
     """Return the mean of each channel, by products with vectors of ones: MXNet's reductions take ten times as long."""
-    before, count, behind = (int(np.prod(lengths, dtype=np.int64))
-                             for lengths in (shape[:axis], shape[axis], shape[axis + 1:]))
+    before, count, behind = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1:])
     sums = mx.sym.reshape(data, shape=(before * count, behind))
     if behind > 1:
         sums = mx.sym.dot(sums, mx.sym.ones((behind, 1), dtype=dtype))

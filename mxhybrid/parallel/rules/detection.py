@@ -6,7 +6,7 @@ import mxnet as mx
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule
-from ..sharding.box import Box, full
+from ..sharding.box import full
 from ..sharding.sample_axis import SampleAxis
 from ..sharding.split import OutputShard
 from .aligned import Aligned, Alignment, BatchOnly
@@ -36,26 +36,26 @@ class Regions(Aligned):
 
 
 @register('_contrib_DeformableConvolution', '_contrib_ModulatedDeformableConvolution')
-class DeformableConvolution(Rule):
+class DeformableConvolution(Aligned):
     """A convolution whose windows are moved by another input: samples can be split, and output channels of a single
     group.
     """
 
     splits_weight = makes_images = True
 
-    def _is_single(self, operator: Operator) -> bool:
-        return int(operator.get('num_group', 1)) == 1
-
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for samples and channels."""
-        return [True, self._is_single(operator), False, False]
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        """Return the alignment: images, moves of windows and, modulated, their weights have samples; filters and bias
+        have channels.
+        """
+        image_count = 2 if operator.op == '_contrib_DeformableConvolution' else 3
+        channels = 1 if int(operator.get('num_group', 1)) == 1 else None
+        return [[0 if number < image_count else channels, *[None] * (len(shape) - 1)]
+                for number, shape in enumerate(graph.inputs(operator))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        shapes, (samples, channels) = graph.inputs(operator), output_shard.box[:2]
-        image_count = 2 if operator.op == '_contrib_DeformableConvolution' else 3
-        boxes: List[Box] = [(samples,) + full(shape[1:]) for shape in shapes[:image_count]]
-        boxes += [(channels,) + full(shape[1:]) for shape in shapes[image_count:]]
-        return OperatorShard(boxes, [output_shard.box], {'num_filter': channels[1] - channels[0]})
+        shard, (low, high) = super().shard(graph, operator, output_shard), output_shard.box[1]
+        shard.attrs = {'num_filter': high - low}
+        return shard
 
 
 @register('_contrib_MultiBoxPrior')
@@ -95,7 +95,6 @@ class LeadingDimensions(Rule):
         return len(graph.inputs(operator)[0]) - self.whole_dimensions
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the leading dimensions."""
         leading = self._leading(graph, operator)
         return [at < leading for at in range(len(graph.shape(operator)))]
 

@@ -5,7 +5,7 @@ import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule
+from ..ops.rule import OperatorShard, Rule, Substituted
 from ..sharding.box import Box
 from ..sharding.split import OutputShard
 
@@ -45,7 +45,7 @@ class Pointwise(Rule):
 
 
 @register('hard_sigmoid')
-class HardSigmoid(Pointwise):
+class HardSigmoid(Substituted, Pointwise):
     """hard_sigmoid: every dimension can be split.  In a hybridized network MXNet 1.9.1 overwrites the gradient of a sum
     with that of hard_sigmoid, if this is not the first term, before the other terms have read it; a split network does
     not.
@@ -53,11 +53,6 @@ class HardSigmoid(Pointwise):
 
     def substitute(self, graph: Graph, operator: Operator) -> Optional[Callable[..., Any]]:
         return lambda inputs, name, attributes: mx.sym.hard_sigmoid(*inputs, **attributes) * 1
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        shard = super().shard(graph, operator, output_shard)
-        shard.build = self.substitute(graph, operator)
-        return shard
 
 
 @register('where')
@@ -74,7 +69,6 @@ class TypePromotion(Rule):
     """amp_multicast, which casts its inputs to one type: every dimension can be split where all have one shape."""
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension where all inputs have one shape."""
         return [len(set(graph.inputs(operator))) == 1] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
@@ -141,7 +135,6 @@ class RandomLike(Pointwise):
     not_replicable = True
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the dimensions along which each element has a draw of its own."""
         count, axes = len(graph.shape(operator)), operator.get('axes', ())
         shared = {int(axis) % count for axis in ((axes,) if isinstance(axes, int) else axes)}
         return [can and at not in shared for at, can in enumerate(super().splittable(graph, operator))]

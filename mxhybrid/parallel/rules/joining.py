@@ -60,7 +60,6 @@ class SliceChannel(Rule):
         return axis_of(operator, len(graph.inputs(operator)[0]), 0 if operator.op == '_split_v2' else 1)
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension but the axis."""
         axis, squeezes = self._axis(graph, operator), bool(operator.get('squeeze_axis', False))
         return [squeezes or dimension != axis for dimension in range(len(graph.shape(operator)))]
 

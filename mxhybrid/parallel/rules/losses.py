@@ -30,7 +30,6 @@ class Loss(BatchOnly):
         return shape[-1 if last else 1] if self.labels_are_classes else None
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the first dimension, unless the loss is divided by the size of the batch."""
         is_normalized = operator.get('normalization', 'null') != 'null'
         return [dimension == 0 and not is_normalized for dimension in range(len(graph.shape(operator)))]
 
@@ -50,7 +49,6 @@ class LossOfElements(Pointwise):
     not_replicable = is_loss = ignores_gradient = True
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension, unless the losses are divided by the size of the batch."""
         return [operator.get('normalization', 'null') == 'null'] * len(graph.shape(operator))
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]

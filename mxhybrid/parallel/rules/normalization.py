@@ -9,9 +9,9 @@ import numpy as np
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule, axis_of, with_range
+from ..ops.rule import Collective, OperatorShard, Rule, axis_of, with_range
 from ..sharding.box import Box, Range, full, groups_of, shape_of, size_of
-from ..sharding.layout import Layout, Movement
+from ..sharding.layout import Layout, Movement, exchange_of_parts
 from ..sharding.split import OutputShard, Split
 
 
@@ -20,7 +20,7 @@ def _groups(operator: Operator, channel_count: int) -> int:
     return channel_count if operator.op == 'InstanceNorm' else int(operator.get('num_groups', 1))
 
 
-class JointGroupNorm:
+class JointGroupNorm(Collective):
     """InstanceNorm and GroupNorm where images are split: each rank sends mean and variance of its part of each image,
     as in :class:`~mxhybrid.parallel.rules.batch_norm.JointBatchNorm`.
     """
@@ -30,29 +30,18 @@ class JointGroupNorm:
         """Return whether images are split."""
         return any(degree > 1 for degree in split.degrees[2:])
 
-    @staticmethod
-    def build_alone(program: Any, operator: Operator, inputs: List[Any]) -> Any:
-        """Return None: a shard with whole images is the operator itself."""
-        return None
-
-    @staticmethod
-    def complete(program: Any, operator: Operator) -> None:
-        """Send nothing: ranks without a part of the operator need nothing."""
-
     @classmethod
     def layouts(cls, graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:
         """Return the layout of the statistics that ranks compute, the box that each rank needs, and their type."""
         shape = graph.shape(operator)
-        parts_by_rank = groups_of(boxes, tuple(range(2, len(shape))))
-        count, group_count = max(map(len, parts_by_rank.values())), _groups(operator, shape[1])
+        group_count = _groups(operator, shape[1])
+        per_group = shape[1] // group_count
 
-        def box(rank: int, parts: Range) -> Box:
+        def moments(rank: int, parts: Range) -> Box:
             samples, channels = boxes[rank][:2]
-            per_group = shape[1] // group_count
             return parts, (0, 2), samples, (channels[0] // per_group, channels[1] // per_group)
-        own = {rank: parts.index(boxes[rank]) for rank, parts in parts_by_rank.items()}
-        layout = Layout((count, 2, shape[0], group_count), {rank: box(rank, (at, at + 1)) for rank, at in own.items()})
-        needed = {rank: box(rank, (0, len(parts))) for rank, parts in parts_by_rank.items()}
+        layout, needed = exchange_of_parts(boxes, tuple(range(2, len(shape))),
+                                           lambda count: (count, 2, shape[0], group_count), moments)
         return layout, needed, 'float64' if graph.dtypes[operator.inputs[0]] == 'float64' else 'float32'
 
     @classmethod
@@ -137,7 +126,6 @@ class LayerNorm(Rule):
     adds_weight_gradients = True
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension but the axis."""
         shape = graph.shape(operator)
         return [dimension != axis_of(operator, len(shape), -1) for dimension in range(len(shape))]
 

@@ -2,11 +2,11 @@
 from typing import Any, List, Optional, Tuple
 
 import mxnet as mx
+import numpy as np
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, as_tuple, shape_only
-from ..sharding.box import Range
 from ..sharding.split import OutputShard
 
 
@@ -24,34 +24,25 @@ class Pad(Rule):
             fill = float(operator.get('constant_value', 0.0))
             return OperatorShard([box], [output_shard.box], fills=[fill], build=lambda inputs, name, attributes:
                                  mx.sym.identity(inputs[0], name=name))
-        reads = [_mirrored(side, count, mode == 'edge') for side, count in zip(box, data)]
+        # The elements that stand at the coordinates of the box, which may lie before or after the tensor.
+        sources = [_sources(np, np.arange(*side), count, mode) for side, count in zip(box, data)]
+        reads = tuple((int(source.min()), int(source.max()) + 1) for source in sources)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             symbol = inputs[0]
             for axis, (side, count, read) in enumerate(zip(box, data, reads)):
                 if read != side:
-                    symbol = mx.sym.take(symbol, _sources(side, count, read, mode == 'edge'), axis=axis)
+                    coordinates = mx.sym.arange(*side, dtype='float64')
+                    symbol = mx.sym.take(symbol, _sources(mx.sym, coordinates, count, mode) - read[0], axis=axis)
             return mx.sym.identity(symbol, name=name)
-        return OperatorShard([tuple(reads)], [output_shard.box], build=build)
+        return OperatorShard([reads], [output_shard.box], build=build)
 
 
-def _mirrored(side: Range, count: int, repeats_edge: bool) -> Range:
-    """Return the range of the elements that stand at some coordinates, which may lie before or after the tensor."""
-    sources = [_source(at, count, repeats_edge) for at in range(*side)]
-    return min(sources), max(sources) + 1
-
-
-def _source(index: int, count: int, repeats_edge: bool) -> int:
-    if repeats_edge:
-        return min(max(index, 0), count - 1)
-    return count - 1 - abs(count - 1 - abs(index))
-
-
-def _sources(side: Range, count: int, read: Range, repeats_edge: bool) -> Any:
-    """Return the symbol of the elements' indices in the range that is read."""
-    at = mx.sym.arange(side[0], side[1], dtype='float64')
-    at = mx.sym.clip(at, 0, count - 1) if repeats_edge else count - 1 - mx.sym.abs(count - 1 - mx.sym.abs(at))
-    return at - read[0]
+def _sources(library: Any, coordinates: Any, count: int, mode: str) -> Any:
+    """Return the elements, of `count`, that stand at some coordinates: an array of NumPy, or a symbol of mx.sym."""
+    if mode == 'edge':
+        return library.clip(coordinates, 0, count - 1)
+    return count - 1 - library.abs(count - 1 - library.abs(coordinates))
 
 
 @register('Crop')

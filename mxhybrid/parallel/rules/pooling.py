@@ -1,8 +1,8 @@
 """The rule of pooling."""
+import math
 from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
-import numpy as np
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
@@ -12,13 +12,27 @@ from ..sharding.split import OutputShard
 from .windows import is_channels_first, window
 
 
+class ImageSums(Rule):
+    """An operator on images whose partial sums, if it has any, cover parts of an image."""
+
+    makes_images = True
+
+    def propagate(self, graph: Graph, operator: Operator,
+                  degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
+        """Return degrees and partial sums, see :meth:`Rule.propagate`: sums over parts of an image are partial."""
+        other_degrees, partials = degrees[:2] + (1,) * (len(degrees) - 2), math.prod(degrees[2:])
+        if 1 < partials <= self.partials(graph, operator) and self._within(graph, operator, other_degrees):
+            return other_degrees, partials
+        return super().propagate(graph, operator, degrees)
+
+
 @register('Pooling')
-class Pooling(Rule):
+class Pooling(ImageSums):
     """Pooling: samples, channels and every dimension of images that is not pooled as a whole can be split; where whole
     images are summed or averaged, partial sums cover ranges of their first dimension.
     """
 
-    keeps_blocked = makes_images = True
+    keeps_blocked = True
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return True for the dimensions of images where each output reads a window of its own."""
@@ -45,20 +59,12 @@ class Pooling(Rule):
         """Return the number of rows of an image, if whole images are summed."""
         return graph.inputs(operator)[0][2] if self._adds(graph, operator) else 1
 
-    def propagate(self, graph: Graph, operator: Operator,
-                  degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
-        """Return degrees and partial sums, see :meth:`Rule.propagate`: sums over parts of an image are partial."""
-        other_degrees, partials = degrees[:2] + (1,) * (len(degrees) - 2), int(np.prod(degrees[2:]))
-        if partials > 1 and partials <= self.partials(graph, operator) and self._within(graph, operator, other_degrees):
-            return other_degrees, partials
-        return super().propagate(graph, operator, degrees)
-
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         out, data, shape = output_shard.box, graph.inputs(operator)[0], graph.shape(operator)
         if not is_channels_first(operator):
             return OperatorShard([(out[0],) + full(data[1:])], [out])
         if output_shard.partials > 1:
-            scale = 1 / int(np.prod(data[2:])) if operator.get('pool_type') == 'avg' else 1.0
+            scale = 1 / math.prod(data[2:]) if operator.get('pool_type') == 'avg' else 1.0
 
             def build(inputs: List[Any], name: str, attributes: Any) -> Any:
                 return mx.sym.sum(inputs[0], axis=tuple(range(2, len(data))), keepdims=True) * scale

@@ -1,4 +1,5 @@
 """The rules of operators that move the elements of blocks of images into channels, and back."""
+import math
 from typing import List
 
 from ..ops.graph import Graph, Operator
@@ -20,7 +21,6 @@ class DepthToSpace(Rule):
         return [1, 1] + [int(operator.get('block_size'))] * 2
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension but the channels."""
         return [True, False, True, True]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
@@ -36,7 +36,6 @@ class SpaceToDepth(Rule):
     moves_dimensions = True
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension but the channels."""
         return [True, False, True, True]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
@@ -64,11 +63,8 @@ class ImagesToColumns(Rule):
 
     def grains(self, graph: Graph, operator: Operator) -> List[int]:
         """Return the elements of a window for the channels, and the windows of a row for the windows."""
-        window_size = row_size = 1
-        for at, (kernel, _, _, _, windows) in enumerate(self._sizes(graph, operator)):
-            window_size *= kernel
-            row_size *= windows if at else 1
-        return [1, window_size, row_size]
+        kernels, *_, windows = zip(*self._sizes(graph, operator))
+        return [1, math.prod(kernels), math.prod(windows[1:])]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         data, out, sizes = graph.inputs(operator)[0], output_shard.box, self._sizes(graph, operator)
@@ -88,7 +84,6 @@ class ColumnsToImages(Rule):
     moves_dimensions = True
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for samples and channels."""
         return [at < 2 for at in range(len(graph.shape(operator)))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:

@@ -6,14 +6,14 @@ import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule, summed
-from ..sharding.box import full
+from ..ops.rule import OperatorShard, Substituted, summed, with_range
 from ..sharding.split import OutputShard
+from .aligned import Aligned, Alignment
 
 
 @register('sum', 'mean', adds_up=True)
 @register('max', 'min', 'prod', 'nansum', 'nanprod', 'norm', 'argmax', 'argmin')
-class Reduction(Rule):
+class Reduction(Aligned):
     """A reduction: every dimension that is not reduced can be split; partial sums and means cover ranges of the first
     one that is.
     """
@@ -31,17 +31,9 @@ class Reduction(Rule):
             chosen = set(range(count)) - chosen
         return [at in chosen for at in range(count)]
 
-    def _sources(self, graph: Graph, operator: Operator) -> List[Optional[int]]:
-        """Return the input dimension of each output dimension; None for one that is reduced to length 1."""
-        reduced = self._reduced(graph, operator)
-        if operator.get('keepdims', False):
-            return [None if gone else at for at, gone in enumerate(reduced)]
-        remaining: List[Optional[int]] = [at for at, gone in enumerate(reduced) if not gone]
-        return remaining or [None]
-
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the dimensions that remain."""
-        return [source is not None for source in self._sources(graph, operator)]
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        reduced, keeps = self._reduced(graph, operator), operator.get('keepdims', False)
+        return [[None if gone else at if keeps else at - sum(reduced[:at]) for at, gone in enumerate(reduced)]]
 
     def summed_axes(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
         shape, reduced = graph.inputs(operator)[0], self._reduced(graph, operator)
@@ -52,24 +44,21 @@ class Reduction(Rule):
         return math.prod(graph.inputs(operator)[0][axis] for _, axis in self.summed_axes(graph, operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        box = list(full(graph.inputs(operator)[0]))
-        for to, source in enumerate(self._sources(graph, operator)):
-            if source is not None:
-                box[source] = output_shard.box[to]
-        part = 1.0
+        shard = super().shard(graph, operator, output_shard)
         if output_shard.partials > 1:
             (_, axis), = self.summed_axes(graph, operator)
-            low, high = box[axis] = summed(graph.inputs(operator)[0][axis], output_shard)
-            part = (high - low) / graph.inputs(operator)[0][axis]
-
-        def mean_of_part(inputs: List[Any], name: str, attributes: Any) -> Any:
-            return mx.sym.mean(*inputs, **attributes) * part
-        return OperatorShard([tuple(box)], [output_shard.box] * operator.outputs,
-                             build=mean_of_part if operator.op == 'mean' and part < 1 else None)
+            length, box = graph.inputs(operator)[0][axis], shard.inputs[0]
+            assert box is not None
+            low, high = summed(length, output_shard)
+            shard.inputs = [with_range(box, axis, (low, high))]
+            if operator.op == 'mean':
+                shard.build = lambda inputs, name, attributes: (
+                    mx.sym.mean(*inputs, **attributes) * ((high - low) / length))
+        return shard
 
 
 @register('moments')
-class Moments(Reduction):
+class Moments(Substituted, Reduction):
     """moments: every dimension that is not reduced can be split."""
 
     def substitute(self, graph: Graph, operator: Operator) -> Optional[Callable[..., Any]]:
@@ -87,8 +76,3 @@ class Moments(Reduction):
             squares = mx.sym.square(mx.sym.broadcast_sub(inputs[0], means))
             return mx.sym.Group([means, mx.sym.mean(squares, axis=axes, keepdims=keepdims, name=name)])
         return build
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        shard = super().shard(graph, operator, output_shard)
-        shard.build = self.substitute(graph, operator)
-        return shard

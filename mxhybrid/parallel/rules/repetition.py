@@ -35,8 +35,10 @@ class Broadcast(Rule):
                 ) -> List[Optional[SampleAxis]]:
         """Return the sample axis: of the data, or, in a repeated dimension, of the input that gives the shape."""
         data, candidates = graph.inputs(operator)[0], {known[0]} - {None}
+        if len(data) != len(graph.shape(operator)):
+            return [None]
         like = known[1] if len(known) > 1 else None
-        if like is not None and len(data) == len(graph.shape(operator)):
+        if like is not None:
             data_axes, like_axes = (operator.get(key) for key in ('lhs_axes', 'rhs_axes'))
             count = len(graph.inputs(operator)[1])
             pairs = {at: at for at in range(count)} if data_axes is None or like_axes is None else {
@@ -45,8 +47,6 @@ class Broadcast(Rule):
             axis = pairs.get(like.axis)
             if axis is not None and data[axis] == 1:
                 candidates.add(like._replace(axis=axis))
-        if len(data) != len(graph.shape(operator)):
-            return [None]
         return [next(iter(candidates)) if len(candidates) == 1 else None]
 
 
@@ -60,7 +60,6 @@ class Repeat(Rule):
         return None if axis is None else int(axis) % len(graph.inputs(operator)[0])
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension if there is an axis."""
         return [self._axis(graph, operator) is not None] * len(graph.shape(operator))
 
     def repeated(self, graph: Graph, operator: Operator) -> Dict[int, int]:

@@ -1,4 +1,5 @@
 """The rules of operators that give the same elements another shape or order of dimensions, or return their shape."""
+import math
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -9,13 +10,13 @@ from ..ops.rule import OperatorShard, Rule, shape_only
 from ..sharding.box import Range, full, shape_of, size_of
 from ..sharding.sample_axis import SampleAxis, after_reshape
 from ..sharding.split import OutputShard
+from .aligned import Aligned, Alignment
 
 
 @register('SwapAxis', 'transpose')
-class Permute(Rule):
+class Permute(Aligned):
     """SwapAxis and transpose: every dimension can be split."""
 
-    splits_every_dimension = True
     moves_dimensions = True
 
     def _order(self, graph: Graph, operator: Operator) -> List[int]:
@@ -28,11 +29,9 @@ class Permute(Rule):
         axes = operator.get('axes', ())
         return [int(axis) % count for axis in axes] if axes else list(range(count))[::-1]
 
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        box: List[Any] = [None] * len(output_shard.box)
-        for to, source in enumerate(self._order(graph, operator)):
-            box[source] = output_shard.box[to]
-        return OperatorShard([tuple(box)], [output_shard.box])
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        order = self._order(graph, operator)
+        return [[order.index(at) for at in range(len(order))]]
 
 
 def shape_groups(before: Sequence[int], after: Sequence[int]) -> List[Tuple[range, range]]:
@@ -136,10 +135,7 @@ class Reshape(Rule):
 
 
 def _product(shape: Sequence[int], dimensions: range) -> int:
-    product = 1
-    for at in dimensions:
-        product *= shape[at]
-    return product
+    return math.prod(shape[at] for at in dimensions)
 
 
 def _strides(shape: Sequence[int], dimensions: range) -> Dict[int, int]:
@@ -179,9 +175,7 @@ class ArangeLike(Rule):
         shape, dtype = graph.inputs(operator)[0], graph.dtypes[operator.number, 0]
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            like = mx.sym.zeros(shape=shape, dtype=dtype)
-            attrs = operator.settings
-            return mx.sym.contrib.arange_like(like, name=name, **attrs)
+            return mx.sym.contrib.arange_like(mx.sym.zeros(shape=shape, dtype=dtype), name=name, **operator.settings)
         return OperatorShard([None], [full(graph.shape(operator))], build=build)
 
 

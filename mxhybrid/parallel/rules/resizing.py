@@ -11,16 +11,16 @@ import numpy as np
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule, shape_only, summed
+from ..ops.rule import OperatorShard, shape_only, summed
 from ..sharding.box import Range, full
 from ..sharding.split import OutputShard
+from .pooling import ImageSums
 
 
-class _Resizing(Rule):
+class _Resizing(ImageSums):
     """An operator on images whose output elements are weighted sums of a window of rows and columns."""
 
     splits_every_dimension = True
-    makes_images = True
 
     def _window(self, operator: Operator, out: Range, count: int, out_count: int) -> Range:
         """Return the rows that some rows of the output read."""
@@ -97,14 +97,6 @@ class AdaptivePooling(_Resizing):
     def partials(self, graph: Graph, operator: Operator) -> int:
         """Return the number of rows of an image, if whole images are averaged."""
         return graph.inputs(operator)[0][2] if graph.shape(operator)[2:] == (1, 1) else 1
-
-    def propagate(self, graph: Graph, operator: Operator,
-                  degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
-        """Return degrees and partial sums, see :meth:`Rule.propagate`: parts of an image have partial sums."""
-        other_degrees, partials = degrees[:2] + (1, 1), math.prod(degrees[2:])
-        if 1 < partials <= self.partials(graph, operator) and self._within(graph, operator, other_degrees):
-            return other_degrees, partials
-        return super().propagate(graph, operator, degrees)
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         if output_shard.partials == 1:

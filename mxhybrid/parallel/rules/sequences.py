@@ -6,14 +6,14 @@ import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule, axis_length, axis_of, elements_of
-from ..sharding.box import Box, full, shape_of
+from ..ops.rule import OperatorShard, Substituted, axis_length, axis_of, elements_of, with_range
+from ..sharding.box import full, shape_of
 from ..sharding.split import OutputShard
 from .aligned import Aligned, Alignment
 
 
 @register('RNN')
-class Recurrent(Rule):
+class Recurrent(Aligned):
     """The fused recurrent layer: samples can be split."""
 
     is_searched = adds_weight_gradients = True
@@ -24,21 +24,21 @@ class Recurrent(Rule):
         assert data is not None and weights is not None
         return 2.0 * math.prod(shape_of(data)[:2]) * elements_of([weights])
 
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the samples: data has shape (times, samples, features)."""
-        return [False, True, False]
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        """Return the alignment: data and states have the samples in dimension 1, lengths have nothing else."""
+        _, weights, *states = graph.inputs(operator)
+        return [[None, 1, None], [None] * len(weights), *([None, 1, None] if len(state) == 3 else [1]
+                                                          for state in states)]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        samples, shapes = output_shard.box[1], graph.inputs(operator)
-        states: List[Box] = [((0, shape[0]), samples) + full(shape[2:]) if len(shape) == 3 else (samples,)
-                             for shape in shapes[2:]]
-        boxes: List[Box] = [((0, shapes[0][0]), samples, (0, shapes[0][2])), full(shapes[1])] + states
-        outputs = [graph.shape(operator, output) for output in range(operator.outputs)]
-        return OperatorShard(boxes, [((0, shape[0]), samples) + full(shape[2:]) for shape in outputs])
+        shard = super().shard(graph, operator, output_shard)
+        shard.outputs = [with_range(full(graph.shape(operator, output)), 1, output_shard.box[1])
+                         for output in range(operator.outputs)]
+        return shard
 
 
 @register('SequenceMask', 'SequenceReverse', 'SequenceLast')
-class Sequences(Aligned):
+class Sequences(Substituted, Aligned):
     """SequenceMask, SequenceReverse and SequenceLast: every dimension but that of the times can be split; there is a
     length for each sample.
     """
@@ -69,14 +69,9 @@ class Sequences(Aligned):
             return mx.sym.squeeze(last, axis=times, name=name)
         return build
 
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        shard = super().shard(graph, operator, output_shard)
-        shard.build = self.substitute(graph, operator)
-        return shard
-
 
 @register('CTCLoss')
-class CTCLoss(Aligned):
+class CTCLoss(Substituted, Aligned):
     """CTCLoss: data of shape (times, samples, letters), of which the samples can be split, labels and lengths."""
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
@@ -98,11 +93,6 @@ class CTCLoss(Aligned):
             names = [kind for kind in ('data_lengths', 'label_lengths') if operator.get('use_' + kind, False)]
             return mx.sym.CTCLoss(data, inputs[1], **dict(zip(names, inputs[2:])), name=name, **attributes)
         return build
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        shard = super().shard(graph, operator, output_shard)
-        shard.build = self.substitute(graph, operator)
-        return shard
 
 
 def _with_fitting_labels(operator: Operator, times: int, label_count: int, inputs: List[Any]) -> Any:

@@ -62,7 +62,6 @@ class Slice(Rule):
         return values + [None] * (count - len(values))
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the dimensions whose step is 1."""
         return [step == 1 for _, step in self._where(graph, operator)]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
@@ -74,12 +73,9 @@ class Slice(Rule):
             if all(step == 1 for _, step in self._where(graph, operator)):
                 return mx.sym.identity(inputs[0], name=name)
             begins, ends, steps = (self._each(operator, key, len(box)) for key in ('begin', 'end', 'step'))
-            has_unit_step = [step in (1, None) for step in steps]
-            return mx.sym.slice(inputs[0], name=name,
-                                begin=tuple(None if is_unit else value
-                                            for value, is_unit in zip(begins, has_unit_step)),
-                                end=tuple(None if is_unit else value for value, is_unit in zip(ends, has_unit_step)),
-                                step=steps)
+            begin, end = (tuple(None if step in (1, None) else value for value, step in zip(values, steps))
+                          for values in (begins, ends))
+            return mx.sym.slice(inputs[0], name=name, begin=begin, end=end, step=steps)
         return OperatorShard(boxes, [output_shard.box], build=build)
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]

@@ -8,56 +8,39 @@ from ...kernels.softmax_operators import softmax_of, softmax_parts
 from ...native.symbols import copied_input
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule, axis_length, axis_of
-from ..sharding.box import Box, groups_of, shape_of
-from ..sharding.layout import Layout, Movement
+from ..ops.rule import Collective, OperatorShard, Rule, axis_length, axis_of, with_range
+from ..sharding.box import Box, Range, shape_of
+from ..sharding.layout import Layout, Movement, exchange_of_parts
 from ..sharding.split import OutputShard, Split
 
 
-class SplitSoftmax:
+class SplitSoftmax(Collective):
     """softmax and log_softmax along an axis that is split: ranks send each other the maxima and sums of their shards,
     in one redistribution, so that no rank has the whole axis.
     """
 
     @staticmethod
-    def build_alone(program: Any, operator: Operator, inputs: List[Any]) -> Any:
-        """Return None: a shard with the whole axis is the operator itself."""
-        return None
-
-    @staticmethod
-    def complete(program: Any, operator: Operator) -> None:
-        """Send nothing: ranks without a part of the operator need nothing."""
-
-    @staticmethod
-    def _axis(operator: Operator, dimensions: int) -> int:
-        return axis_of(operator, dimensions, -1)
-
-    @classmethod
-    def applies(cls, graph: Graph, operator: Operator, split: Split) -> bool:
+    def applies(graph: Graph, operator: Operator, split: Split) -> bool:
         """Return whether the axis is split."""
-        return split.degrees[cls._axis(operator, len(split.degrees))] > 1
+        return split.degrees[axis_of(operator, len(split.degrees), -1)] > 1
 
-    @classmethod
-    def layouts(cls, graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
+    @staticmethod
+    def layouts(graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
         """Return the layout of the statistics that ranks compute, the box that each rank needs, and their type."""
         shape = graph.shape(operator)
-        axis = cls._axis(operator, len(shape))
-        groups = groups_of(boxes, (axis,))
-        count = max(map(len, groups.values()))
-        places = {rank: group.index(boxes[rank]) for rank, group in groups.items()}
+        axis = axis_of(operator, len(shape), -1)
 
-        def both(rank: int, of: Tuple[int, int]) -> Box:
-            return ((0, 2),) + boxes[rank][:axis] + (of,) + boxes[rank][axis + 1:]
-        layout = Layout((2,) + shape[:axis] + (count,) + shape[axis + 1:],
-                        {rank: both(rank, (at, at + 1)) for rank, at in places.items()})
-        wanted = {rank: both(rank, (0, len(group))) for rank, group in groups.items()}
-        return layout, wanted, graph.dtypes[operator.number, 0]
+        def maxima_and_sums(rank: int, parts: Range) -> Box:
+            return ((0, 2), *with_range(boxes[rank], axis, parts))
+        layout, needed = exchange_of_parts(boxes, (axis,), lambda count: (2, *shape[:axis], count, *shape[axis + 1:]),
+                                           maxima_and_sums)
+        return layout, needed, graph.dtypes[operator.number, 0]
 
     @classmethod
     def build(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of this rank's shard; None if it has none."""
         graph: Graph = program.graph
-        axis = cls._axis(operator, len(graph.shape(operator)))
+        axis = axis_of(operator, len(graph.shape(operator)), -1)
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}
         layout, needed, dtype = cls.layouts(graph, operator, boxes)
         source = operator.inputs[0]
@@ -118,7 +101,6 @@ class Softmax(Rule):
         return axis_length(graph, operator, -1) + 1
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension, but for the axis where there are lengths."""
         shape = graph.shape(operator)
         return [len(operator.inputs) == 1 or at != axis_of(operator, len(shape), -1) for at in range(len(shape))]
 

@@ -1,5 +1,4 @@
 """The rules of transposed convolutions, and of images that are made larger by a factor."""
-import math
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -139,11 +138,10 @@ class UpSampling(Rule):
 
     def grains(self, graph: Graph, operator: Operator) -> List[int]:
         """Return a number that all scales divide for the dimensions of images, so that shards read whole elements."""
-        scale = 1 if self._is_bilinear(operator) else _common_multiple(self._scales(graph, operator))
+        scale = 1 if self._is_bilinear(operator) else int(np.lcm.reduce(self._scales(graph, operator)))
         return [1, 1] + [scale] * (len(graph.shape(operator)) - 2)
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension, but for the channels of several inputs after each other."""
         joins = len(self._scales(graph, operator)) > 1 and operator.get('multi_input_mode', 'concat') == 'concat'
         return [True, not joins] + [self._has_exact_scales(graph, operator)] * (len(graph.shape(operator)) - 2)
 
@@ -177,10 +175,3 @@ class UpSampling(Rule):
             return _cut(made, ends, name + '_cut')
         return OperatorShard([(out[0], out[1]) + tuple(rows), (out[1],) + full(graph.inputs(operator)[1][1:])], [out],
                              build=build)
-
-
-def _common_multiple(numbers: Sequence[int]) -> int:
-    multiple = 1
-    for number in numbers:
-        multiple = multiple * number // math.gcd(multiple, number)
-    return multiple

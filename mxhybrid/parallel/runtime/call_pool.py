@@ -27,7 +27,7 @@ _WATCHED = 16
 class ProgramRunner:
     """A program as MXNet runs it, and its call that waits for a backward pass."""
 
-    def __init__(self, program: Program, params: Any):
+    def __init__(self, program: Program):
         self.program = program
         #: The number of the recorded call that waits for its backward pass; 0 for none.
         self.waiting = 0
@@ -131,11 +131,11 @@ class CallPool:
     def _free_runner(self, training: bool, recorded: bool) -> ProgramRunner:
         runners = self._runners.setdefault(training, [])
         if not runners:
-            runners.append(ProgramRunner(self._programs[training], self._params))
+            runners.append(ProgramRunner(self._programs[training]))
         # A segment that is computed again makes redistributions with the numbers of the forward pass.
         free = [runner for runner in runners if not runner.waiting or not (recorded or runner.program.recomputes)]
         if not free:
-            runners.append(ProgramRunner(self._another(training, len(runners)), self._params))
+            runners.append(ProgramRunner(self._another(training, len(runners))))
         return (free or runners[-1:])[0]
 
     def settle(self) -> None:

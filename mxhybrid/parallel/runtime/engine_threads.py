@@ -16,7 +16,7 @@ import os
 import queue
 import threading
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, NamedTuple, Optional, Tuple
 
 from ...base.errors import InputError
 
@@ -93,25 +93,12 @@ def _run(calls: Any, unused: Deque[Any]) -> None:
         del function, arguments, replies, reply  # they would be kept until the next call
 
 
-class SegmentThreads:
+class SegmentThreads(NamedTuple):
     """The threads that give the recomputed segments of one program to the engine: one for forward and one for backward
     passes.
 
     So the engine gets an operation only after those of segments that began earlier in the same pass.
     """
 
-    def __init__(self) -> None:
-        self._forward, self._backward = CallingThread('mxhybrid-segment'), CallingThread('mxhybrid-again')
-
-    def forward(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in the thread of forward passes, and wait for its return."""
-        self._forward.call(function, *arguments)
-
-    def backward(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in the thread of backward passes, and wait for its return."""
-        self._backward.call(function, *arguments)
-
-    def close(self) -> None:
-        """Leave the threads to others."""
-        self._forward.close()
-        self._backward.close()
+    forward: CallingThread
+    backward: CallingThread

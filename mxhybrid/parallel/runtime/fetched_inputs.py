@@ -1,6 +1,6 @@
 """The inputs of a rank's shards: arrays that it has, slices of them, and results of redistributions."""
 from collections import Counter
-from typing import Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -11,7 +11,7 @@ from ..ops.graph import Entry, Operator
 from ..ops.learning import entries_with_gradients
 from ..ops.registry import rule_of
 from ..redistribution.redistribution import Redistribution
-from ..sharding.box import Box, full, overlap, shape_of, slices_in
+from ..sharding.box import Box, contains, full, overlap, shape_of, slices_in
 from ..sharding.layout import Layout, Movement
 from ..sharding.sum_steps import steps_between
 from .network_shards import NetworkShards
@@ -21,33 +21,9 @@ from .parameter_symbols import ParameterSymbols, sum_in_place_cap
 TOKEN = 'mxhybrid_token'
 
 
-class RedistributionNode(Protocol):
-    """A redistribution in a graph."""
-
-    def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
-        """Return the token after it, and the symbol that the rank receives, or None.
-
-        `plain` says that no gradient goes back, or that the gradient of `local` is needed and never added up in place.
-        """
-
-    def joint_norm(self, token: Any, data: Any, parameters: Any, norm: JointNorm
-                   ) -> Optional[Tuple[Any, Any, Any]]:
-        """Return the token after it, the normalized data and the statistics of a BatchNorm with the redistribution of
-        its statistics inside, see :meth:`~mxhybrid.kernels.joint_norm_operator.JointNormOperator.symbol`; None if there
-        is no such operator.
-
-        The gradient of `data` is needed and never added up in place.
-        """
-
-    def ending(self, symbol: Any) -> Any:
-        """Return a symbol with the values of the token or of a received array that may be an output of the graph."""
-
-    def release(self) -> None:
-        """Release the memory of the redistribution: no program calls it again, and its transfers are done."""
-
-
-#: Makes the node of a redistribution, given whether gradients go back.
-MakeNode = Callable[[Redistribution, bool], RedistributionNode]
+#: Makes the node of a redistribution, given whether gradients go back.  A node has the methods `symbol`, `joint_norm`,
+#: `ending` and `release` of :class:`~mxhybrid.parallel.redistribution.redistribution_operator.RedistributionOperator`.
+MakeNode = Callable[[Redistribution, bool], Any]
 
 
 class FetchedInputs(ParameterSymbols):
@@ -70,7 +46,7 @@ class FetchedInputs(ParameterSymbols):
         self.redistributions: List[Redistribution] = []
         self._readers = Counter([entry for operator in self.graph.operators
                                  for entry in operator.inputs] + self.graph.heads)
-        self._nodes: List[RedistributionNode] = []
+        self._nodes: List[Any] = []
         self._with_gradients = entries_with_gradients(self.graph)
 
     def fetch(self, entry: Entry, needed: Dict[int, Box], fill: float = 0.0, as_index: bool = False) -> Any:
@@ -92,9 +68,8 @@ class FetchedInputs(ParameterSymbols):
 
     def _sliced(self, entry: Entry, layout: Layout, needed: Dict[int, Box]) -> Optional[List[Any]]:
         """Return a slice of this rank's array if every rank has what it needs, and nothing moves; otherwise None."""
-        if layout.partial or not all(rank in layout.boxes and all(
-                low >= start and high <= end for (low, high), (start, end) in zip(box, layout.boxes[rank]))
-                for rank, box in needed.items()):
+        if layout.partial or not all(rank in layout.boxes and contains(layout.boxes[rank], box)
+                                     for rank, box in needed.items()):
             return None
         if self.rank not in needed:
             return [None]
@@ -156,7 +131,7 @@ class FetchedInputs(ParameterSymbols):
         """Return the symbol that this rank receives by a redistribution that all ranks make, or by two (see
         :mod:`mxhybrid.parallel.sharding.sum_steps`); None if it receives nothing.
 
-        For `plain`, see :class:`RedistributionNode`.
+        For `plain`, see :meth:`.RedistributionOperator.symbol`.
         """
         if self._inside is not None:
             plain = False
@@ -172,22 +147,19 @@ class FetchedInputs(ParameterSymbols):
 
     def _redistribute_once(self, local: Any, plain: bool, redistribution: Redistribution) -> Any:
         """Return the symbol that this rank receives by one redistribution."""
-        self._number += 1
-        self.redistributions.append(redistribution)
-        if not redistribution.takes_part:
-            return None
         differentiable = redistribution.differentiable
-        node = self._make_node(redistribution, differentiable)
-        self._nodes.append(node)
-        self.uses_token = True
+        node = self._make_node(redistribution, differentiable) if redistribution.takes_part else None
+        self._note(redistribution, node)
+        if node is None:
+            return None
         self._token, received = node.symbol(self._token, local if redistribution.source is not None else None, plain)
         # Otherwise it would request a gradient of its readers, which Embedding does not have of indices.
         return received if received is None or differentiable else mx.sym.BlockGrad(received)
 
     def joint_norm(self, data: Any, parameters: Any, layout: Layout, needed: Dict[int, Box], operator: Operator,
                    norm: JointNorm) -> Optional[Tuple[Any, Any]]:
-        """Return the normalized data and the statistics of a BatchNorm with the redistribution of its statistics
-        inside, as :class:`RedistributionNode` does; None if there is no such operator.
+        """Return the normalized data and the statistics of a BatchNorm that makes the redistribution of its statistics;
+        None if there is no such operator.
         """
         redistribution = Redistribution(self._number, self.rank, Movement(layout, needed, 'float32'), operator.name,
                                         operator.number)
@@ -196,9 +168,14 @@ class FetchedInputs(ParameterSymbols):
         if symbols is None:
             node.release()
             return None
-        self._number += 1
-        self.redistributions.append(redistribution)
-        self._nodes.append(node)
-        self.uses_token = True
+        self._note(redistribution, node)
         self._token, normalized, statistics = symbols
         return normalized, statistics
+
+    def _note(self, redistribution: Redistribution, node: Any) -> None:
+        """Note a redistribution, and its node in the graph if this rank takes part in it."""
+        self._number += 1
+        self.redistributions.append(redistribution)
+        if node is not None:
+            self._nodes.append(node)
+            self.uses_token = True

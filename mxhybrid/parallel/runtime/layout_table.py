@@ -7,7 +7,7 @@ from ..ops.graph import Graph, Operator
 from ..plans.recompute import Segment
 from ..plans.stages import Stages, cost_of
 from ..redistribution.redistribution import Redistribution
-from ..sharding.box import size_of
+from ..sharding.box import full, size_of
 from ..sharding.split import Split
 from .joint_work import joint_operators, whole_outputs
 from .network_shards import NetworkShards
@@ -33,7 +33,7 @@ def layout_table(name: str, dimensions: Dimensions, shards: NetworkShards, redis
                      rank_words(shards.splits[last.number].ranks), *(size_text(sum(column)) for column in zip(*sizes))])
     held = [sum(size_of(boxes[rank]) * graph.dtypes[number, 0].itemsize for number, boxes in _held(graph, shards)
                 if rank in boxes) for rank in range(ranks)]
-    whole = sum(size_of(tuple((0, count) for count in graph.shapes[number, 0])) * graph.dtypes[number, 0].itemsize
+    whole = sum(size_of(full(graph.shapes[number, 0])) * graph.dtypes[number, 0].itemsize
                 for number, _ in _held(graph, shards))
     title = ('mxhybrid: %s on %d workers; weights of at most %s of %s on a worker; %d redistributions, %s per step '
              'between all workers' % (name if stages is None else stages.words(), ranks, size_text(max(held)),

@@ -87,7 +87,7 @@ class Route:
     Its arrays are made once, so that the engine makes one transfer after the other.
     """
 
-    def __init__(self, transport: Optional[Transport], transfer: Transfer, source: Optional[Tuple[int, ...]],
+    def __init__(self, transport: Transport, transfer: Transfer, source: Optional[Tuple[int, ...]],
                  target: Optional[Tuple[int, ...]], dtype: Any):
         self._transport, self._transfer = transport, transfer
         # If nothing moves, no buffers are needed.
@@ -107,7 +107,6 @@ class Route:
         if self._source is not None:
             # The buffer is not in a layout of oneDNN, as the array may be.
             array.copyto(self._source)
-        assert self._transport is not None
         self._transport.push_views(self._transfer, self._views[0], self._views[1], arrays, 0)
         return None if self._target is None else self._target.copy()
 

@@ -3,7 +3,7 @@
 Worker 0 writes and reads them.  It holds a split weight one piece at a time.
 """
 import os
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
 
 import mxnet as mx
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from ...base.errors import CheckpointError, InputError
 from ...base.files import write_atomically, written_aside
 from ...base.log import get_logger
+from ...base.text import listed
 from ...native import trainers
 from ...native.arrays import host_view
 from ...native.params_file import ParamsReader, ParamsWriter, StoredArray
@@ -219,6 +220,5 @@ class _ParamsSource:
             self._handle.close()
 
 
-def _brief(names: Any) -> str:
-    some = sorted(names)
-    return ', '.join("'%s'" % name for name in some[:5]) + (', ...' if len(some) > 5 else '')
+def _brief(names: Iterable[str]) -> str:
+    return listed(map("'%s'".__mod__, sorted(names)), 5)

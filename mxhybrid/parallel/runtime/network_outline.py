@@ -10,11 +10,11 @@ from ...kvstore.weight_shards import agreed
 from ...native import trainers
 from ..ops.graph import Graph, Operator
 from ..ops.tracing import TracedNetwork
-from ..redistribution.outline import Line, Outline
+from ..redistribution.outline import Line
 from .split_network import SplitNetwork
 
 
-def outline_of(call: str, network: TracedNetwork, params: Mapping[str, Any]) -> Outline:
+def outline_of(call: str, network: TracedNetwork, params: Mapping[str, Any]) -> List[Line]:
     """Return the outline of a network, with its parameters in their order."""
     graph = network.graph
     positions = {name: position for position, name in enumerate(params)}
@@ -26,28 +26,23 @@ def outline_of(call: str, network: TracedNetwork, params: Mapping[str, Any]) -> 
               for position, (name, param) in enumerate(params.items())]
     lines += [Line('operator %d' % operator.number, operator.name, _operator(graph, operator, positions))
               for operator in graph.operators]
-    return Outline(lines + [Line('outputs', '', [list(head) for head in graph.heads])])
+    return lines + [Line('outputs', '', [list(head) for head in graph.heads])]
 
 
-def outline_of_split(call: str, network: SplitNetwork, params: Mapping[str, Any]) -> Outline:
+def outline_of_split(call: str, network: SplitNetwork, params: Mapping[str, Any]) -> List[Line]:
     """Return the outline of a network and its split."""
     graph = network.graph
     positions = {name: position for position, name in enumerate(params)}
-    lines = outline_of(call, network.traced, params).lines
-    lines += [Line('split of operator %d' % operator.number, graph.label(operator), _split(network, operator))
+    lines = outline_of(call, network.traced, params)
+    lines += [Line('split of operator %d' % operator.number, graph.label(operator),
+                   network.shards.splits[operator.number].as_json())
               for operator in graph.computing]
     lines += sorted((Line('table', name, [positions[name], *table]) for name, table in network.tables.items()),
                     key=lambda line: int(line.value[0]))
-    return Outline(lines + [Line('batch_norm', '', 'joint' if network.joint_statistics else 'local'),
-                            Line('pipeline', '', None if network.stages is None else network.stages.as_json()),
-                            Line('recompute', '', [list(segment.operators) for segment in network.segments]),
-                            Line('input_grad', '', bool(network.input_shards.gradient_inputs))])
-
-
-def _split(network: SplitNetwork, operator: Operator) -> Dict[str, Any]:
-    split = network.shards.splits[operator.number]
-    return {'degrees': list(split.degrees), 'ranks': list(split.ranks), 'partials': split.partials,
-            'copies': split.copies}
+    return lines + [Line('batch_norm', '', 'joint' if network.joint_statistics else 'local'),
+                    Line('pipeline', '', None if network.stages is None else network.stages.as_json()),
+                    Line('recompute', '', [list(segment.operators) for segment in network.segments]),
+                    Line('input_grad', '', bool(network.input_shards.gradient_inputs))]
 
 
 def _parameter(graph: Graph, param: Any) -> Dict[str, Any]:

@@ -1,7 +1,8 @@
 """The Block of a split network, which :func:`mxhybrid.parallelize` returns."""
 import functools
+import types
 import weakref
-from typing import AbstractSet, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -56,16 +57,18 @@ class ParallelBlock(gluon.Block):
         self._workers, self._parameters, self._files = network.workers, params, files
         self._graph, self._shards, self._input_shards = network.graph, network.shards, network.input_shards
         self._root = None if root is None else weakref.ref(root)
-        self._others = _Others()
+        #: The same network for joint batches of other shapes, in an object: gluon warns of a Block's dict of Blocks.
+        self._others = types.SimpleNamespace(by_shapes={})
         #: Whether a call was recorded.
         self._trained = False
-        types = {operator.name: self._graph.dtypes[operator.number, 0] for operator in self._graph.operators
-                 if operator.op == 'null'}
-        self._local_inputs = [(shape_of(self._input_shards.box(name)), types[name]) for name in network.names]
+        dtypes = {operator.name: self._graph.dtypes[operator.number, 0] for operator in self._graph.operators
+                  if operator.op == 'null'}
+        #: The shape and type of each input on this worker.
+        self.local_inputs = [(shape_of(self._input_shards.box(name)), dtypes[name]) for name in network.names]
         #: Programs and calls by the set of frozen parameters, the latest last.
         self._builds: Dict[AbstractSet[str], _Build] = {network.frozen: self._built(network, first)}
         self._network, self._first, self._programs, self._calls = self._builds[network.frozen]
-        self.params.update(_as_dict(params.by_name))
+        self.params.update(params.by_name)
         if root is None:
             for param in params.by_name.values():
                 set_redistributions(param, self._redistributions_line())
@@ -101,11 +104,6 @@ class ParallelBlock(gluon.Block):
         than workers, several workers have the same sample; then one of them passes its gradient on.
         """
         return self._input_shards.samples
-
-    @property
-    def local_inputs(self) -> List[Tuple[Tuple[int, ...], Any]]:
-        """The shape and type of each input on this worker."""
-        return list(self._local_inputs)
 
     def for_data(self, data: Any) -> 'ParallelBlock':
         """Return this network for joint batches of another shape, for example the last batch of an epoch or batches of
@@ -182,7 +180,7 @@ class ParallelBlock(gluon.Block):
         if len(args) != len(self._network.names):
             raise InputError('a parallelized network was called with %d inputs: give %d, as in parallelize'
                              % (len(args), len(self._network.names)))
-        for name, array, (shape, _) in zip(self._network.names, args, self._local_inputs):
+        for name, array, (shape, _) in zip(self._network.names, args, self.local_inputs):
             if not isinstance(array, mx.nd.NDArray):
                 raise InputError('a parallelized network: %s is a %s: give an NDArray' % (name, type(array).__name__))
             if tuple(array.shape) != shape:
@@ -215,7 +213,7 @@ class ParallelBlock(gluon.Block):
         try:
             return self._calls.run(training, dict(zip(self._network.names, args)))
         except mx.base.MXNetError as error:
-            for name, array, (_, planned_dtype) in zip(self._network.names, args, self._local_inputs):
+            for name, array, (_, planned_dtype) in zip(self._network.names, args, self.local_inputs):
                 if array.dtype != planned_dtype:
                     raise InputError('a parallelized network: %s has type %s, but %s was planned: give that, or '
                                      'parallelize another dtype' % (name, np.dtype(array.dtype),
@@ -338,13 +336,6 @@ class _Build(NamedTuple):
     calls: Any
 
 
-class _Others:
-    """The same network for joint batches of other shapes, in an object: gluon warns of a Block's dict of Blocks."""
-
-    def __init__(self) -> None:
-        self.by_shapes: Dict[Any, ParallelBlock] = {}
-
-
 def _program(network: SplitNetwork, training: bool, first: int) -> Program:
     workers, input_shards = network.workers, network.input_shards
     inputs, outputs = input_shards.inputs, input_shards.outputs
@@ -357,7 +348,7 @@ def _program(network: SplitNetwork, training: bool, first: int) -> Program:
                        network.stages is not None)
     program = Program(spec, workers.rank, workers.make_node, first, workers.fail)
     if program.redistributions:
-        workers.open_transport()  # a worker without a part in any of them has not opened it
+        _ = workers.transport  # a worker without a part in any of them has not opened it
     return program
 
 
@@ -372,10 +363,3 @@ def another_program(make: Callable[[bool, int], Program], programs: Dict[bool, P
         raise InputError('a parallelized network: %d calls wait for their backward passes: run backward before '
                          'more calls' % (count + 1))
     return make(training, first + 2 * _EIGHTH + _EIGHTH * (not training) + (count - 1) * redistributions)
-
-
-def _as_dict(params: Dict[str, Any]) -> Any:
-    """Return parameters as a ParameterDict, as a Block has."""
-    parameter_dict = gluon.ParameterDict()
-    parameter_dict.update(params)
-    return parameter_dict

@@ -54,9 +54,8 @@ class ParameterSymbols:
             held_box = self.shards.weights.boxes(operator.name)[self.rank]
             return self._box_of(entry, self._parameter(operator), box, held_box)
         if operator.op in CONSTANTS:
-            attrs = operator.settings
-            attrs.update(shape=str(shape_of(box)), dtype=str(self.graph.dtypes[entry]))
-            return symbol_function(operator.op)(**attrs)
+            return symbol_function(operator.op)(**{**operator.settings, 'shape': str(shape_of(box)),
+                                                   'dtype': str(self.graph.dtypes[entry])})
         attrs, substitute = operator.settings, rule_of(operator).substitute(self.graph, operator)
         if is_elementwise(operator):
             read = [self._constant(operator.inputs[0], box)]
@@ -64,7 +63,7 @@ class ParameterSymbols:
         shard = shard_of_fixed(self.graph, operator, box)
         if shard is not None:
             if (entry[0], box) not in self._fixed:
-                self._fixed[entry[0], box] = self._shard_of_weights(operator, shard, attrs)
+                self._fixed[entry[0], box] = self._shard_of_weights(operator, shard)
             return self._fixed[entry[0], box]
         if (entry[0], None) not in self._fixed:
             inputs = [self._as_array(source, self._constant(source, full(self.graph.shapes[source])))
@@ -78,14 +77,13 @@ class ParameterSymbols:
             symbol = mx.sym.reshape(symbol, shape=self.graph.shapes[entry])
         return self._box_of(entry, symbol, box, full(self.graph.shapes[entry]))
 
-    def _shard_of_weights(self, operator: Operator, shard: OperatorShard, attrs: Dict[str, Any]) -> Any:
+    def _shard_of_weights(self, operator: Operator, shard: OperatorShard) -> Any:
         """Return the symbol of a shard of an operator on weights alone."""
         weights = [self._constant(source, read) for source, read in zip(operator.inputs, shard.inputs)
                    if read is not None]
-        attrs = {**attrs, **{key: str(value) for key, value in shard.attrs.items()}}
-        if shard.build is not None:
-            return shard.build([mx.sym.identity(symbol) for symbol in weights], operator.name, attrs)
-        return symbol_function(operator.op)(*weights, name=operator.name, **attrs)
+        if shard.build is not None:  # it may read a weight several times
+            weights = [mx.sym.identity(symbol) for symbol in weights]
+        return shard.symbol(operator, weights, operator.name)
 
     def _as_array(self, entry: Entry, symbol: Any) -> Any:
         """Return the symbol of a whole array without factors of its dimensions."""

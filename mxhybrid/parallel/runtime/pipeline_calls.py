@@ -24,7 +24,7 @@ from ...base.errors import InputError, JobError
 from ...native.compiled_graph import release_discarded
 from ...native.engine import write_after
 from ...native.trainers import is_fresh, set_fresh
-from ..ops.registry import is_loss
+from ..ops.registry import rule_of
 from ..plans.stages import Stages
 from .call_pool import ProgramRunner
 from .dropped_networks import release_after
@@ -42,7 +42,7 @@ def pipeline_calls(network: SplitNetwork, stages: Stages, programs: Dict[bool, P
                    ) -> 'PipelineCalls':
     """Return the calls of a pipeline, whose redistributions of inputs and outputs have numbers from `number` on."""
     workers, graph, shards = network.workers, network.graph, network.input_shards
-    maker = RouteMaker(workers.open_transport(), workers.rank, stages.micro_batches, number)
+    maker = RouteMaker(workers.transport, workers.rank, stages.micro_batches, number)
     dimensions = network.joint.dimensions
     inputs = maker.of_inputs(network.joint, graph, shards.inputs, read_boxes(graph, network.shards))
     outputs = maker.of_outputs(graph, dimensions, output_boxes(graph, dimensions, network.shards.splits), shards.ranges,
@@ -97,7 +97,7 @@ class PipelineCalls:
         self._passes = passes(stages.schedule, stages.of_rank(network.workers.rank), len(stages.ranks),
                               stages.micro_batches)
         self._has_averages = bool(network.graph.auxiliary)
-        self._scales_loss = not any(is_loss(operator) for operator in network.graph.computing)
+        self._scales_loss = not any(rule_of(operator).is_loss for operator in network.graph.computing)
         self._checks = None if network.workers.size == 1 else gather_rows(
             network.workers.transport, network.workers.rank, network.workers.size, 3, number)
         self._lock = threading.Lock()
@@ -235,7 +235,7 @@ class PipelineCalls:
         if self._programs[training].symbol is None:
             return None
         if training not in self._runners:
-            self._runners[training] = ProgramRunner(self._programs[training], self._params)
+            self._runners[training] = ProgramRunner(self._programs[training])
         return self._runners[training]
 
     def _weights(self) -> Dict[str, Any]:

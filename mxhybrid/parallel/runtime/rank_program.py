@@ -1,19 +1,19 @@
 """The program of a rank: its shards of all operators, and the redistributions between them, as one graph."""
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type
 
 import mxnet as mx
 
 from ...kernels.norm_operators import Statistics
-from ...native.symbols import has_gradient, joined_along, part_of, symbol_function
+from ...native.symbols import has_gradient, joined_along, part_of
 from ..ops.graph import Entry, Operator, merged_shape
-from ..ops.learning import asks_for_gradient, leads_to
-from ..ops.registry import collective_of, indices, is_loss, rule_of
+from ..ops.learning import asks_for_gradient, leads_to, learning_operators
+from ..ops.registry import collective_of, indices, rule_of
 from ..ops.rule import Collective, OperatorShard
 from ..plans.recompute import Segment
 from ..rules.pooling import halves_images
 from ..sharding.box import Box, shape_of, size_of
 from ..sharding.layout import Layout, Movement
-from .engine_threads import SegmentThreads
+from .engine_threads import CallingThread, SegmentThreads
 from .fetched_inputs import TOKEN, FetchedInputs, MakeNode
 from .network_shards import NetworkShards
 from .parameter_symbols import Readers
@@ -37,7 +37,7 @@ class ProgramSpec(NamedTuple):
     #: The boxes of each output of the network that each rank returns, concatenated; some ranks may return nothing.
     outputs: Dict[Entry, List[Dict[int, Box]]]
     #: Builders of operators that ranks compute together, by the operators' names.
-    collectives: Mapping[str, Collective]
+    collectives: Mapping[str, Type[Collective]]
     #: Data through which gradients go back.
     gradient_inputs: Any = ()
     #: Parameters that have no gradients.
@@ -71,7 +71,8 @@ class Program(FetchedInputs):
     def __init__(self, spec: ProgramSpec, rank: int, make_node: MakeNode, first: int,
                  on_failure: Optional[Callable[[BaseException], None]] = None):
         super().__init__(spec.shards, rank, make_node, first)
-        self._collectives, segments, frozen = spec.collectives, spec.segments, spec.frozen
+        self._collectives, segments = spec.collectives, spec.segments
+        self._learning = learning_operators(self.graph, spec.frozen, spec.gradient_inputs)
         #: Outputs of segments, in the layouts that they have there, by entry.
         self._stacked: Dict[Entry, Any] = {}
         self._on_failure, self._overlaps, self.recomputes = on_failure, spec.overlaps, bool(segments)
@@ -94,8 +95,7 @@ class Program(FetchedInputs):
             elif operator.number in self.graph.fixed:
                 if self.graph.is_parameter(operator.number):
                     self._flowing.add(operator.number)
-                    if operator.name not in frozen and operator.name not in self.graph.auxiliary:
-                        self._learning.add(operator.number)
+                    if operator.number in self._learning:
                         self._asked.add(operator.number)
                 self._pass_on(operator)
             elif operator.op == 'null':
@@ -152,11 +152,9 @@ class Program(FetchedInputs):
             if self.rank in boxes and operator.name not in used and operator.name not in self.graph.auxiliary:
                 elements.append(self._element(operator))
         # A loss returns a gradient even if no operator reads its values, for example if one reads its shape alone.
-        losses = [self._local[entry] for entry in self._shapes_read if self._is_loss(entry) and entry in self._local]
-        return elements + [_first_element(loss) for loss in losses]
-
-    def _is_loss(self, entry: Entry) -> bool:
-        return is_loss(self.graph.operators[entry[0]]) and entry[0] in self._learning
+        return elements + [_first_element(self._local[entry]) for entry in self._shapes_read
+                           if rule_of(self.graph.operators[entry[0]]).is_loss and entry[0] in self._learning
+                           and entry in self._local]
 
     @property
     def token_position(self) -> int:
@@ -166,8 +164,8 @@ class Program(FetchedInputs):
     def forget(self) -> None:
         """Release the memory and the threads of the program, which is not run again, once all operations are done."""
         mx.nd.waitall()  # segments of passes that have begun still call their threads
-        if self._threads is not None:
-            self._threads.close()
+        for thread in self._threads or ():
+            thread.close()
         self.release()
 
     def release(self) -> None:
@@ -195,13 +193,11 @@ class Program(FetchedInputs):
                 self._data_with_gradients.add(operator.number)
         if has_gradient:
             self._flowing.add(operator.number)
-            self._learning.add(operator.number)
             self._asked.add(operator.number)
 
     def _pass_on(self, operator: Operator) -> None:
-        for known in (self._flowing, self._learning):
-            if leads_to(operator, known):
-                known.add(operator.number)
+        if leads_to(operator, self._flowing):
+            self._flowing.add(operator.number)
         if asks_for_gradient(operator, self._asked):
             self._asked.add(operator.number)
 
@@ -293,15 +289,12 @@ class Program(FetchedInputs):
             collective.complete(self, operator)
 
     def _compute(self, operator: Operator, shard: OperatorShard, inputs: List[Any]) -> None:
-        attrs = operator.settings
-        attrs.update({key: str(value) for key, value in shard.attrs.items()})
         if self._inside is not None and operator.number in self._inside.masks:
             symbol = with_mask(operator, inputs[0], self.graph.dtypes[operator.number, 0])
-        elif shard.build is not None:
-            symbol = shard.build(inputs, operator.name, attrs)
         else:
-            symbol = symbol_function(operator.op)(*inputs, name=operator.name, **attrs)
-            if not has_gradient(operator.op, len(inputs), tuple(attrs.items())):
+            symbol = shard.symbol(operator, inputs, operator.name)
+            if shard.build is None and not has_gradient(operator.op, len(inputs),
+                                                        tuple(shard.attributes(operator).items())):
                 # MXNet compiles no graph in which a gradient goes back to it, although nobody asks for that.  If it may
                 # not be zero, the network is not trained (untrainable.py).
                 symbol = mx.sym.Group([mx.sym.BlockGrad(each) for each in symbol])
@@ -321,14 +314,14 @@ class Program(FetchedInputs):
             return
         masks = drawn_masks(self.shards, self.rank, operators)
         first = self._number
-        forward = self._build_inside(segment, operators, masks, False)
+        forward = self._build_inside(operators, masks, False)
         after = self._number
         if not self._overlaps:
             self._number = first  # a redistribution of a new number would need buffers of its own
-        again = self._build_inside(segment, operators, masks, True)
+        again = self._build_inside(operators, masks, True)
         assert self._number - after == (after - first) * self._overlaps, segment
         if self._threads is None:
-            self._threads = SegmentThreads()
+            self._threads = SegmentThreads(CallingThread('mxhybrid-segment'), CallingThread('mxhybrid-again'))
         joined_segment = joined(self, segment, forward, again, TOKEN, self._threads, self._on_failure)
         if joined_segment is None:
             return
@@ -348,8 +341,7 @@ class Program(FetchedInputs):
         if joined_segment.has_token:
             self._token, self.uses_token = outputs[-1], True
 
-    def _build_inside(self, segment: Segment, operators: List[Operator], masks: Dict[int, Any],
-                      is_again: bool) -> Inside:
+    def _build_inside(self, operators: List[Operator], masks: Dict[int, Any], is_again: bool) -> Inside:
         """Return the operators of this rank in a segment, as symbols of the segment's inputs."""
         outside = {name: getattr(self, name) for name in Inside.REPLACED}
         self._inside = Inside(self._local, self.graph, masks, is_again)

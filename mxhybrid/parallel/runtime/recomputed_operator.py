@@ -79,7 +79,7 @@ class RecomputedOperator:
     def forward(self, input_arrays: List[Any], requests: List[str], targets: List[Any]) -> None:
         """Compute the outputs, without keeping anything else."""
         with self._reporting():
-            self._threads.forward(self._compute, input_arrays, requests, targets)
+            self._threads.forward.call(self._compute, input_arrays, requests, targets)
 
     def _compute(self, input_arrays: List[Any], requests: List[str], targets: List[Any]) -> None:
         arrays = dict(zip(self.inputs, input_arrays))
@@ -93,7 +93,7 @@ class RecomputedOperator:
     def backward(self, gradients: List[Any], input_arrays: List[Any], requests: List[str], targets: List[Any]) -> None:
         """Compute the segment again, and then the gradients of its inputs."""
         with self._reporting():
-            self._threads.backward(self._compute_again, gradients, input_arrays, requests, targets)
+            self._threads.backward.call(self._compute_again, gradients, input_arrays, requests, targets)
 
     def _compute_again(self, gradients: List[Any], input_arrays: List[Any], requests: List[str],
                        targets: List[Any]) -> None:

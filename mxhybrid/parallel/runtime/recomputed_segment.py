@@ -4,9 +4,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 import mxnet as mx
 
-from ...native.symbols import symbol_function
 from ..ops.graph import Entry, Graph, Operator
-from ..ops.registry import is_loss
+from ..ops.registry import rule_of
 from ..plans.recompute import Segment
 from ..sharding.box import shape_of
 from .engine_threads import SegmentThreads
@@ -158,7 +157,7 @@ def _read_outside(graph: Graph, segment: Segment) -> List[Entry]:
     read = {entry for operator in graph.operators if operator.number not in inside for entry in operator.inputs}
     read |= set(graph.heads)
     return [(number, output) for number in segment.operators for output in range(graph.operators[number].outputs)
-            if (number, output) in read or is_loss(graph.operators[number])]
+            if (number, output) in read or rule_of(graph.operators[number]).is_loss]
 
 
 def drawn_masks(shards: NetworkShards, rank: int, operators: Sequence[Operator]) -> Dict[int, Tuple[Any, Any]]:
@@ -173,12 +172,8 @@ def drawn_masks(shards: NetworkShards, rank: int, operators: Sequence[Operator])
                 or not float(operator.get('p', 0.5)):
             continue
         shard = shards.shard(operator, rank)
-        attrs = operator.settings
-        attrs.update({key: str(value) for key, value in shard.attrs.items()})
         ones = mx.sym.ones(shape_of(shard.outputs[0]), dtype=str(shards.graph.dtypes[operator.number, 0]))
-        name = operator.name + '_mask'
-        drawn = (symbol_function(operator.op)(ones, name=name, **attrs) if shard.build is None else
-                 shard.build([ones], name, attrs))
+        drawn = shard.symbol(operator, [ones], operator.name + '_mask')
         drawn = mx.sym.BlockGrad(drawn[0] if len(drawn.list_outputs()) > 1 else drawn)
         factor = mx.sym.reshape(mx.sym.max(drawn), shape=(1,) * len(shard.outputs[0]))
         masks[operator.number] = mx.sym.cast(drawn > 0, 'uint8'), factor

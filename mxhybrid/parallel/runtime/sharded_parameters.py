@@ -1,6 +1,6 @@
 """The parameters of a split network: the box of each that this worker holds."""
 import itertools
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -201,11 +201,11 @@ class _GroupSum:
         self._buffer.copyto(array)
 
 
-class ShardedParameters:
+class ShardedParameters(NamedTuple):
     """All parameters by name, and those of them that are shards."""
 
-    def __init__(self, by_name: Dict[str, Any], shards: Dict[str, ShardedWeight]):
-        self.by_name, self.shards = by_name, shards
+    by_name: Dict[str, Any]
+    shards: Dict[str, ShardedWeight]
 
 
 def shard_parameters(net: Any, network: SplitNetwork, first: int) -> ShardedParameters:
@@ -216,8 +216,7 @@ def shard_parameters(net: Any, network: SplitNetwork, first: int) -> ShardedPara
     first, as ``initialize`` of gluon draws their values before those of the others.
     """
     workers, weights = network.workers, network.shards.weights
-    shapes, graph = weights.shapes, network.graph
-    array_shapes = graph.parameter_arrays
+    shapes, graph, array_shapes = weights.shapes, network.graph, network.graph.parameter_arrays
     factors = {operator.name: graph.factors.get((operator.number, 0)) for operator in graph.operators}
     params: Dict[str, Any] = {}
     sharded: Dict[str, ShardedWeight] = {}
@@ -264,7 +263,6 @@ def _shard_parameter(name: str, param: Any, shard: ShardedWeight, has_values: bo
     shard_param.initialize(mx.init.Zero(), mx.cpu())
     whole: Any = None if values is None else host_view(values)
     shard.scatter(lambda low, high: whole[low:high], None if shard.box is None else shard_param.data(),
-                  shard.whole_shape,
-                  param.dtype)
+                  shard.whole_shape, param.dtype)
     set_shard(shard_param, shard)
     return shard_param

@@ -55,8 +55,7 @@ def _lacking_gradients(symbol: Any, graph: Graph, learning: Collection[int]) -> 
 
 
 def _has_gradient(operator: Operator) -> bool:
-    attrs = tuple(operator.settings.items())
-    return has_gradient(operator.op, len(operator.inputs), attrs)
+    return has_gradient(operator.op, len(operator.inputs), tuple(operator.settings.items()))
 
 
 def _with_constants(symbol: Any, operators: List[Operator]) -> Any:

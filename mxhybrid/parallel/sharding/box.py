@@ -34,6 +34,11 @@ def overlap(box: Box, other: Box) -> Optional[Box]:
     return common if all(low < high for low, high in common) else None
 
 
+def contains(outer: Box, inner: Box) -> bool:
+    """Return whether a box contains another one."""
+    return all(start <= low and high <= end for (start, end), (low, high) in zip(outer, inner))
+
+
 def bounding_box(boxes: Iterable[Box]) -> Box:
     """Return the smallest box that contains all of them."""
     return tuple((min(low for low, _ in ranges), max(high for _, high in ranges)) for ranges in zip(*boxes))

@@ -1,7 +1,7 @@
 """Layouts of tensors over ranks, and the messages between two layouts."""
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
-from .box import Box, full, overlap, size_of, subtract
+from .box import Box, Range, full, groups_of, overlap, size_of, subtract
 
 
 class Layout:
@@ -74,9 +74,19 @@ def owners(boxes: Dict[int, Box]) -> Dict[Box, int]:
     return owner_of
 
 
-def group_of(rank: int, boxes: Dict[int, Box]) -> Optional[List[int]]:
-    """Return the ranks that hold the same box as `rank`; None if that holds none."""
-    return sorted(other for other, box in boxes.items() if box == boxes[rank]) if rank in boxes else None
+def exchange_of_parts(boxes: Dict[int, Box], axes: Tuple[int, ...], shape_for: Callable[[int], Tuple[int, ...]],
+                      box_for: Callable[[int, Range], Box]) -> Tuple[Layout, Dict[int, Box]]:
+    """Return the layout of values that each rank computes of its part of a tensor, and the boxes by which each rank has
+    the values of all parts of its group, the ranks whose boxes differ in `axes` only.
+
+    - `shape_for`: the shape of the values, given the largest number of parts of a group.
+    - `box_for`: the box of the values of some parts of a rank's group.
+    """
+    groups = groups_of(boxes, axes)
+    parts = {rank: group.index(boxes[rank]) for rank, group in groups.items()}
+    layout = Layout(shape_for(max(map(len, groups.values()))),
+                    {rank: box_for(rank, (part, part + 1)) for rank, part in parts.items()})
+    return layout, {rank: box_for(rank, (0, len(group))) for rank, group in groups.items()}
 
 
 class Movement(NamedTuple):

@@ -1,4 +1,5 @@
 """The dimension along which a tensor has the samples of the joint batch."""
+import math
 from typing import List, NamedTuple, Optional, Sequence
 
 from .box import Range
@@ -27,9 +28,9 @@ def after_reshape(known: Optional[SampleAxis], before: Sequence[int], after: Seq
     if known is None:
         return None
     samples = before[known.axis] // (known.each * known.rounds)
-    inner = known.each * _product(before[known.axis + 1:])
+    inner = known.each * math.prod(before[known.axis + 1:])
     for axis, count in enumerate(after):
-        size = _product(after[axis + 1:])
+        size = math.prod(after[axis + 1:])
         if size and inner % size == 0 and (size * count) % (inner * samples) == 0:
             return SampleAxis(axis, inner // size, size * count // (inner * samples))
     return None
@@ -43,10 +44,3 @@ def after_slice(known: Optional[SampleAxis], axis: int, count: int, low: int, hi
     if low % whole or high % whole or high <= low:
         return None
     return known._replace(rounds=(high - low) // whole)
-
-
-def _product(shape: Sequence[int]) -> int:
-    product = 1
-    for count in shape:
-        product *= count
-    return product

@@ -1,5 +1,6 @@
 """Splits of operators over ranks: degrees, and the ranks that compute the shards."""
-from typing import Dict, List, NamedTuple, Sequence
+import math
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 from .box import Box, split_shape
 
@@ -28,10 +29,8 @@ class Split:
     def __init__(self, degrees: Sequence[int], ranks: Sequence[int], partials: int = 1, copies: int = 1):
         self.degrees, self.ranks = tuple(map(int, degrees)), tuple(map(int, ranks))
         self.partials, self.copies = int(partials), int(copies)
-        count = self.partials * self.copies
-        for degree in self.degrees:
-            count *= degree
-        assert count == len(self.ranks) == len(set(self.ranks)), (degrees, ranks, partials, copies)
+        shard_count = math.prod((*self.degrees, self.partials, self.copies))
+        assert shard_count == len(self.ranks) == len(set(self.ranks)), (degrees, ranks, partials, copies)
         #: Splits are equal if their keys are.
         self.key = self.degrees, self.ranks, self.partials, self.copies
         self._hash = hash(self.key)
@@ -42,6 +41,11 @@ class Split:
         shards: List[OutputShard] = [OutputShard(box, partial_index, self.partials) for box in boxes
                                      for partial_index in range(self.partials) for _ in range(self.copies)]
         return dict(zip(self.ranks, shards))
+
+    def as_json(self) -> Dict[str, Any]:
+        """Return the split as JSON."""
+        return {'degrees': list(self.degrees), 'partials': self.partials, 'copies': self.copies,
+                'ranks': list(self.ranks)}
 
     def __eq__(self, other: object) -> bool:
         return self is other or isinstance(other, Split) and self.key == other.key

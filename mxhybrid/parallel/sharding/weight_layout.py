@@ -1,8 +1,7 @@
 """Layouts of weights: the box of each weight that a rank holds."""
 from typing import Dict, List, Optional, Set, Tuple
 
-from .box import Box, Range, bounding_box, full, overlap, size_of
-from .layout import group_of
+from .box import Box, Range, bounding_box, contains, full, overlap, size_of
 
 
 class WeightLayouts:
@@ -33,8 +32,7 @@ class WeightLayouts:
         for name, needed in self._needed.items():
             their_boxes = others.boxes(name)
             for rank, boxes in needed.items():
-                required = bounding_box(boxes)
-                if rank not in their_boxes or overlap(required, their_boxes[rank]) != required:
+                if rank not in their_boxes or not contains(their_boxes[rank], bounding_box(boxes)):
                     return name
         self._held = {name: others.boxes(name) for name in self.shapes}
         return ''
@@ -46,10 +44,6 @@ class WeightLayouts:
         if covering is None:
             return dict.fromkeys(boxes, full(self.shapes[name]))
         return {rank: covering[box] for rank, box in boxes.items()}
-
-    def group(self, name: str, rank: int) -> Optional[List[int]]:
-        """Return the ranks that hold the same box as `rank`; None if it holds none."""
-        return group_of(rank, self.boxes(name))
 
     def is_whole_everywhere(self, name: str, ranks: int) -> bool:
         """Return whether every rank holds the whole weight."""
@@ -71,5 +65,5 @@ def _covering(boxes: List[Box], shape: Tuple[int, ...]) -> Optional[Dict[Box, Bo
         starts = [0] + [low for low, _ in ranges[1:]]
         wider.append({between: (start, end) for between, start, end in zip(ranges, starts, starts[1:] + [length])})
     covering = {box: tuple(wide[between] for wide, between in zip(wider, box)) for box in boxes}
-    contains_all = all(overlap(box, cell) == box for box, cell in covering.items())
+    contains_all = all(contains(cell, box) for box, cell in covering.items())
     return covering if contains_all and sum(map(size_of, covering.values())) == whole else None

@@ -50,14 +50,14 @@ class _LocalNode:
         self.redistribution, self.differentiable, self.name = redistribution, differentiable, name
 
     def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
-        """See :meth:`mxhybrid.parallel.runtime.fetched_inputs.RedistributionNode.symbol`."""
+        """See :meth:`.RedistributionOperator.symbol`."""
         if local is not None:  # it becomes an output, since the last token is one
             token = mx.sym.Group([token, local if self.differentiable else mx.sym.BlockGrad(local)])
         shape = self.redistribution.shapes[1]
         return token, None if shape is None else mx.sym.var(self.name, shape=shape, dtype=self.redistribution.dtype)
 
     def joint_norm(self, token: Any, data: Any, parameters: Any, norm: Any) -> Optional[Tuple[Any, Any, Any]]:
-        """See :meth:`mxhybrid.parallel.runtime.fetched_inputs.RedistributionNode.joint_norm`."""
+        """See :meth:`.RedistributionOperator.joint_norm`."""
         return (token, *isolated_joint_norm(self.name, data, parameters, norm))
 
     def ending(self, received: Any) -> Any:

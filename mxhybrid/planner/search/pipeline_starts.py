@@ -11,7 +11,7 @@ import numpy as np
 from ...base.errors import InputError
 from ...parallel.ops.dimension_names import Dimensions
 from ...parallel.ops.graph import Graph
-from ...parallel.ops.registry import is_loss, rule_of
+from ...parallel.ops.registry import rule_of
 from ...parallel.ops.tracing import TracedNetwork
 from ...parallel.plans.megatron import megatron
 from ...parallel.plans.pipeline_plan import Pipeline
@@ -63,7 +63,7 @@ def can_be_pipelined(network: TracedNetwork) -> bool:
     head = graph.operators[graph.heads[0][0]]
     axis = network.dimensions.sample_axis(graph.heads[0])
     is_mean_loss = head.op == 'mean' and str(head.attrs.get('exclude')) in ('True', '1')
-    return (is_mean_loss or is_loss(head)) and axis is not None and axis.rounds == 1
+    return (is_mean_loss or rule_of(head).is_loss) and axis is not None and axis.rounds == 1
 
 
 def pipeline_starts(model: OperatorTasks, ranks: int, batch: int, pass_s: float = 0.0) -> List[PipelineStart]:
