@@ -69,7 +69,7 @@ class Library:
             function = getattr(self._loaded, 'lane_' + name)
             function.restype, function.argtypes = result, parameters
             if result in (INT, I64, POINTER) and name not in unchecked:
-                function.errcheck = self.checked
+                function.errcheck = self._checked
             setattr(self, name, function)
 
     error: Callable[..., bytes]
@@ -77,7 +77,7 @@ class Library:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
 
-    def checked(self, result: Any, *_: Any) -> Any:
+    def _checked(self, result: Any, *_: Any) -> Any:
         """Return the result of a function; raise JobError if it failed."""
         if result is None or result == -1:
             raise JobError('the lane failed: %s' % self.error().decode())

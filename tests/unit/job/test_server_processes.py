@@ -127,7 +127,7 @@ def test_processes_that_start_early_have_imported_their_modules(start_servers, t
     server_processes.started(['server']).end()
 
 
-def test_a_process_that_ends_at_its_import_keeps_nobody_waiting(start_servers):
+def test_a_failed_import_keeps_nobody_waiting(start_servers):
     start_servers('raise SystemExit(3)')
     server_processes.start_early(['server', 'scheduler'])
     server_processes.started(['server', 'scheduler']).wait_for_exit()

@@ -51,8 +51,8 @@ def start(transfer, source, target):
     """Start a run of a transfer, as MXNet's engine does; return its completion."""
     completion = Completion()
     completion.arrays = source, target
-    run = lib.checked(lib.transfer_run_new(transfer.pointer, None if source is None else pointer(source),
-                                           None if target is None else pointer(target)))
+    run = lib.transfer_run_new(transfer.pointer, None if source is None else pointer(source),
+                               None if target is None else pointer(target))
     lib.transfer_start(None, ctypes.addressof(completion.complete), run)
     lib.transfer_run_close(run)
     return completion
@@ -95,9 +95,9 @@ class Hosts:
         membership = (len(self.agent_hosts), library.numbers(self.agent_hosts), len(workers), library.numbers(workers))
         self._call = library.Callback(call or (lambda *_: None))
         self._failed = library.Failed(lambda why: self.failures.append(why.decode()))
-        self.agents = [lib.checked(lib.agent_new(number, *membership, self._call, self._failed))
+        self.agents = [lib.agent_new(number, *membership, self._call, self._failed)
                       for number in range(len(self.agent_hosts))]
-        self.workers = [(host, local, lib.checked(lib.worker_new(host, local, *membership)))
+        self.workers = [(host, local, lib.worker_new(host, local, *membership))
                         for host, count in enumerate(workers) for local in range(count)]
         for number, agent in enumerate(self.agents):
             for other in range(number):
@@ -105,9 +105,9 @@ class Hosts:
                     self.join(number, other)
             for host, local, worker in self.workers:
                 if host == self.agent_hosts[number]:
-                    lib.checked(lib.agent_add_worker(agent, local, lib.worker_block(worker)))
+                    lib.agent_add_worker(agent, local, lib.worker_block(worker))
                     doorbell = os.dup(lib.agent_doorbell(agent))
-                    lib.checked(lib.worker_add_agent(worker, number, doorbell, lib.agent_block(agent)))
+                    lib.worker_add_agent(worker, number, doorbell, lib.agent_block(agent))
         self.start()
         self.tables = {}
         #: Descriptors of the memory that workers share for each table.
@@ -122,7 +122,7 @@ class Hosts:
             self.start_agent(number)
 
     def start_agent(self, number):
-        lib.checked(lib.agent_start(self.agents[number]))
+        lib.agent_start(self.agents[number])
 
     def join(self, first, second):
         for agent, peer, sock in zip((first, second), (second, first), socket.socketpair()):
@@ -130,7 +130,7 @@ class Hosts:
 
     def give(self, agent, peer, sock):
         """Hand an agent its connection with another one."""
-        lib.checked(lib.agent_connect(self.agents[agent], peer, sock.detach()))
+        lib.agent_connect(self.agents[agent], peer, sock.detach())
 
     def table(self, number, rows, width, owners, dtype=np.float32, row_format=0, staleness=0):
         """Add a table of zeros."""
@@ -138,20 +138,20 @@ class Hosts:
                  library.numbers(owners), staleness)
         self.tables[number] = (rows, width, np.dtype(dtype), owners)
         for agent in self.agents:
-            lib.checked(lib.agent_add_table(agent, *shape))
+            lib.agent_add_table(agent, *shape)
         self._share(number, shape)
 
     def _share(self, number, shape):
         """Share the memory of a table between workers and agents."""
         self.memories[number] = []
         for host, local, worker in self.workers:
-            worker_memory = lib.checked(lib.worker_add_table(worker, *shape))
+            worker_memory = lib.worker_add_table(worker, *shape)
             self.memories[number].append(os.dup(worker_memory))
             for agent, pointer_of_agent in enumerate(self.agents):
                 if self.agent_hosts[agent] == host:
-                    lib.checked(lib.agent_attach(pointer_of_agent, number, local, worker_memory))
-                    agent_memory = lib.checked(lib.agent_table(pointer_of_agent, number))
-                    lib.checked(lib.worker_attach(worker, number, agent, agent_memory))
+                    lib.agent_attach(pointer_of_agent, number, local, worker_memory)
+                    agent_memory = lib.agent_table(pointer_of_agent, number)
+                    lib.worker_attach(worker, number, agent, agent_memory)
                     if (number, agent) in self.agent_memories:
                         os.close(agent_memory)
                     else:
@@ -164,29 +164,28 @@ class Hosts:
                  library.numbers(owners), staleness)
         self.tables[number] = (0, width, np.dtype(dtype), owners)
         for agent in self.agents:
-            lib.checked(lib.agent_add_dynamic_table(
+            lib.agent_add_dynamic_table(
                 agent, number, b'items', *shape[1:], first_value_kinds()[first[0]], first[1], seed, admit, capacity,
-                expire_after, 0, b'', 0, 0))
+                expire_after, 0, b'', 0, 0)
         self._share(number, shape)
 
     def with_store(self, number, part, use):
         """Call `use` with the address of the row store of a partition; return its result."""
         results = []
         callback = library.StoreFunction(lambda store: results.append(use(store)))
-        lib.checked(lib.agent_with_store(self.agents[self.tables[number][3][part]], number, part, callback))
+        lib.agent_with_store(self.agents[self.tables[number][3][part]], number, part, callback)
         return results[0]
 
     def state_widths(self, number, *widths):
         """Set the elements of each array of optimizer state of a row of a dynamic table."""
         sizes = [width * self.tables[number][2].itemsize for width in widths] + [0, 0]
         for part in range(len(self.tables[number][3])):
-            self.with_store(number, part, lambda store: lib.checked(
-                lib.row_store_set_state_bytes(store, sizes[0], sizes[1])))
+            self.with_store(number, part, lambda store: lib.row_store_set_state_bytes(store, sizes[0], sizes[1]))
 
     def rule(self, number, kind, slot=0, **settings):
         array = lib.rule_settings({'rescale': 1.0, **settings})
         for part, owner in enumerate(self.tables[number][3]):
-            lib.checked(lib.agent_set_rule(self.agents[owner], number, part, kind, slot, array))
+            lib.agent_set_rule(self.agents[owner], number, part, kind, slot, array)
 
     def states(self, number, width, count=1):
         """Add zeros as optimizer state of a table; return the arrays by slot and partition."""
@@ -195,25 +194,24 @@ class Hosts:
                   for _ in range(count)]
         for slot, parts in enumerate(states):
             for part, array in enumerate(parts):
-                lib.checked(lib.agent_set_state(self.agents[owners[part]], number, part, slot, pointer(array),
-                                               width * dtype.itemsize))
+                lib.agent_set_state(self.agents[owners[part]], number, part, slot, pointer(array),
+                                   width * dtype.itemsize)
         return states
 
     def push(self, worker, number, ids, rows, exact=False):
         ids = np.ascontiguousarray(ids, np.int64)
         rows = np.ascontiguousarray(rows, self.tables[number][2])
-        return lib.checked(lib.worker_push(self.workers[worker][2], number, pointer(ids), len(ids), pointer(rows),
-                                           LIMIT_MS, int(exact))) == 0
+        return lib.worker_push(self.workers[worker][2], number, pointer(ids), len(ids), pointer(rows),
+                               LIMIT_MS, int(exact)) == 0
 
     def post(self, worker, number, ids, flags=0, staleness=0, ahead=0):
         ids = np.ascontiguousarray(ids, np.int64)
-        return lib.checked(lib.worker_post(self.workers[worker][2], number, pointer(ids), len(ids), flags, staleness,
-                                           ahead))
+        return lib.worker_post(self.workers[worker][2], number, pointer(ids), len(ids), flags, staleness, ahead)
 
     def lags(self, worker, number):
         """Return the number of rows that the workers of a worker's host pulled, by their lag."""
         lags = (ctypes.c_uint64 * 17)()
-        lib.checked(lib.worker_lags(self.workers[worker][2], number, lags))
+        lib.worker_lags(self.workers[worker][2], number, lags)
         return list(lags)
 
     def deliver(self, worker, number, ids):
@@ -222,21 +220,21 @@ class Hosts:
         out = np.full((len(ids), self.tables[number][1]), np.nan, self.tables[number][2])
         handle, requests = self.workers[worker][2], packed([number], [KeyedRows(ids, None, out)])
         handles = (INT * 1)(-1)
-        assert lib.checked(lib.worker_post_tables(handle, pointer(requests), library.numbers([0]), 1, handles)) == 0
+        assert lib.worker_post_tables(handle, pointer(requests), library.numbers([0]), 1, handles) == 0
         completion = Completion()
         lib.worker_deliver_tables(None, ctypes.addressof(completion.complete),
-                                  lib.checked(lib.deliveries_new(handle, pointer(requests), 1, handles)))
+                                  lib.deliveries_new(handle, pointer(requests), 1, handles))
         return out, completion
 
     def overflows(self, worker, number):
-        return lib.checked(lib.worker_overflows(self.workers[worker][2], number))
+        return lib.worker_overflows(self.workers[worker][2], number)
 
     def wait_for_deliveries(self, worker, number, limit=LIMIT_MS):
-        return lib.checked(lib.worker_wait_for_deliveries(self.workers[worker][2], number, limit)) == 0
+        return lib.worker_wait_for_deliveries(self.workers[worker][2], number, limit) == 0
 
     def wait(self, worker, number, request, count, limit=LIMIT_MS):
         out = np.full((count, self.tables[number][1]), np.nan, self.tables[number][2])
-        status = lib.checked(lib.worker_wait(self.workers[worker][2], number, request, pointer(out), limit))
+        status = lib.worker_wait(self.workers[worker][2], number, request, pointer(out), limit)
         return None if status else out
 
     def pull(self, worker, number, ids, flags=0, limit=LIMIT_MS):
@@ -247,19 +245,19 @@ class Hosts:
         opened = []
         for _, local, worker in self.workers:
             shape = lib.dtypes[np.dtype(dtype).name], count
-            worker_memory = lib.checked(lib.worker_open_allreduce(worker, number, *shape))
-            agent = self.agents[lib.checked(lib.worker_allreduce_agent(worker, number))]
-            agent_memory = lib.checked(lib.agent_open_allreduce(
-                agent, number, local, *shape, len(ends), library.counts(ends), int(quantized), worker_memory))
-            opened.append(lib.checked(lib.worker_attach_allreduce(worker, number, agent_memory)))
+            worker_memory = lib.worker_open_allreduce(worker, number, *shape)
+            agent = self.agents[lib.worker_allreduce_agent(worker, number)]
+            agent_memory = lib.agent_open_allreduce(
+                agent, number, local, *shape, len(ends), library.counts(ends), int(quantized), worker_memory)
+            opened.append(lib.worker_attach_allreduce(worker, number, agent_memory))
             os.close(agent_memory)
         return [WorkerBuffer(pointer, np.dtype(dtype), count) for pointer in opened]
 
     def drop_allreduce(self, number):
         for _, _, worker in self.workers:
-            agent = self.agents[lib.checked(lib.worker_allreduce_agent(worker, number))]
-            lib.checked(lib.agent_drop_allreduce(agent, number))
-            lib.checked(lib.worker_drop_allreduce(worker, number))
+            agent = self.agents[lib.worker_allreduce_agent(worker, number)]
+            lib.agent_drop_allreduce(agent, number)
+            lib.worker_drop_allreduce(worker, number)
 
     def traffic(self, worker):
         """Return the bytes that a worker's host has sent and received, by kind of message, once all counts are made.
@@ -287,23 +285,23 @@ class Hosts:
             for other, (other_host, _, _) in enumerate(self.workers):
                 if other == rank:
                     continue
-                incoming = lib.checked(lib.worker_open_channel(worker, other, 0, room))
+                incoming = lib.worker_open_channel(worker, other, 0, room)
                 if other_host == host:
                     self._channels[other, rank] = os.dup(incoming)
                     continue
-                agent = self.agents[lib.checked(lib.worker_channel_agent(worker, rank, other))]
-                lib.checked(lib.agent_open_channel(agent, local, 0, other, rank, other_host, incoming))
-                outgoing = lib.checked(lib.worker_open_channel(worker, other, 1, room))
-                lib.checked(lib.agent_open_channel(agent, local, 1, rank, other, other_host, outgoing))
+                agent = self.agents[lib.worker_channel_agent(worker, rank, other)]
+                lib.agent_open_channel(agent, local, 0, other, rank, other_host, incoming)
+                outgoing = lib.worker_open_channel(worker, other, 1, room)
+                lib.agent_open_channel(agent, local, 1, rank, other, other_host, outgoing)
         for rank, (host, _, worker) in enumerate(self.workers):
             for other, (other_host, _, other_worker) in enumerate(self.workers):
                 if other == rank:
                     continue
                 if other_host != host:
-                    lib.checked(lib.worker_link_by_agents(worker, other, lib.worker_channel_agent(worker, rank, other)))
+                    lib.worker_link_by_agents(worker, other, lib.worker_channel_agent(worker, rank, other))
                     continue
                 incoming = self._channels.pop((rank, other))
-                lib.checked(lib.worker_link(worker, other, incoming, lib.worker_block(other_worker)))
+                lib.worker_link(worker, other, incoming, lib.worker_block(other_worker))
                 os.close(incoming)
 
     def everywhere(self, function):

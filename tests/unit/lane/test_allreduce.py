@@ -88,17 +88,17 @@ def test_early_contributions_wait_until_the_allreduce_is_open():
     with hosts([1, 1], [1, 1]) as job:
         descriptors = []
         for _, local, worker in job.workers[:1]:
-            input_memory = lib.checked(lib.worker_open_allreduce(worker, 3, 1, 50000))
-            output = lib.checked(lib.agent_open_allreduce(job.agents[0], 3, local, 1, 50000, 0, None, 0, input_memory))
-            descriptors.append(lib.checked(lib.worker_attach_allreduce(worker, 3, output)))
+            input_memory = lib.worker_open_allreduce(worker, 3, 1, 50000)
+            output = lib.agent_open_allreduce(job.agents[0], 3, local, 1, 50000, 0, None, 0, input_memory)
+            descriptors.append(lib.worker_attach_allreduce(worker, 3, output))
         early = WorkerBuffer(descriptors[0], np.dtype('f4'), 50000)
         early.input[:] = 2
         early.start()
         assert not early.done.wait(0.2)
         _, local, worker = job.workers[1]
-        input_memory = lib.checked(lib.worker_open_allreduce(worker, 3, 1, 50000))
-        output = lib.checked(lib.agent_open_allreduce(job.agents[1], 3, local, 1, 50000, 0, None, 0, input_memory))
-        late = WorkerBuffer(lib.checked(lib.worker_attach_allreduce(worker, 3, output)), np.dtype('f4'), 50000)
+        input_memory = lib.worker_open_allreduce(worker, 3, 1, 50000)
+        output = lib.agent_open_allreduce(job.agents[1], 3, local, 1, 50000, 0, None, 0, input_memory)
+        late = WorkerBuffer(lib.worker_attach_allreduce(worker, 3, output), np.dtype('f4'), 50000)
         np.testing.assert_array_equal(late.run(5), np.full(50000, 7, 'f4'))
         assert early.done.wait(20)
 
@@ -116,11 +116,11 @@ def test_dropped_allreduce_can_be_opened_again():
 @pytest.mark.both_pythons
 def test_workers_of_a_host_with_different_sizes_are_refused():
     with hosts([2], [1]) as job:
-        input_memory = lib.checked(lib.worker_open_allreduce(job.workers[0][2], 1, 1, 10))
-        lib.checked(lib.agent_open_allreduce(job.agents[0], 1, 0, 1, 10, 0, None, 0, input_memory))
-        other = lib.checked(lib.worker_open_allreduce(job.workers[1][2], 1, 1, 11))
+        input_memory = lib.worker_open_allreduce(job.workers[0][2], 1, 1, 10)
+        lib.agent_open_allreduce(job.agents[0], 1, 0, 1, 10, 0, None, 0, input_memory)
+        other = lib.worker_open_allreduce(job.workers[1][2], 1, 1, 11)
         with pytest.raises(JobError, match='sum arrays of different sizes or types under one name'):
-            lib.checked(lib.agent_open_allreduce(job.agents[0], 1, 1, 1, 11, 0, None, 0, other))
+            lib.agent_open_allreduce(job.agents[0], 1, 1, 1, 11, 0, None, 0, other)
 
 
 @pytest.mark.both_pythons
@@ -130,9 +130,9 @@ def test_hosts_with_different_sizes_end_the_job():
         with hosts([1, 1], [1, 1]) as job:
             opened = []
             for (_, local, worker), agent, count in zip(job.workers, job.agents, (50000, 60000)):
-                input_memory = lib.checked(lib.worker_open_allreduce(worker, 2, 1, count))
-                output = lib.checked(lib.agent_open_allreduce(agent, 2, local, 1, count, 0, None, 0, input_memory))
-                pointer = lib.checked(lib.worker_attach_allreduce(worker, 2, output))
+                input_memory = lib.worker_open_allreduce(worker, 2, 1, count)
+                output = lib.agent_open_allreduce(agent, 2, local, 1, count, 0, None, 0, input_memory)
+                pointer = lib.worker_attach_allreduce(worker, 2, output)
                 opened.append(WorkerBuffer(pointer, np.dtype('f4'), count))
             for buffer in opened:
                 buffer.start()

@@ -127,18 +127,17 @@ def test_positions_that_are_none_of_a_key_are_refused():
 
 def push_tables(job, worker, numbers, rows, limit=LIMIT_MS):
     pushes = packed(numbers, rows)
-    return lib.checked(lib.worker_push_tables(job.workers[worker][2], pointer(pushes), len(numbers), limit))
+    return lib.worker_push_tables(job.workers[worker][2], pointer(pushes), len(numbers), limit)
 
 
 def deliver_tables(job, worker, numbers, rows):
     """Request rows of several tables as MXNet's engine does; return the completion."""
     handle, requests, handles = job.workers[worker][2], packed(numbers, rows), np.full(len(numbers), -1, np.int32)
     stalenesses = library.numbers([0] * len(numbers))
-    assert lib.checked(lib.worker_post_tables(handle, pointer(requests), stalenesses, len(numbers),
-                                             pointer(handles))) == 0
+    assert lib.worker_post_tables(handle, pointer(requests), stalenesses, len(numbers), pointer(handles)) == 0
     completion = Completion()
-    lib.worker_deliver_tables(None, ctypes.addressof(completion.complete), lib.checked(
-        lib.deliveries_new(handle, pointer(requests), len(numbers), pointer(handles))))
+    lib.worker_deliver_tables(None, ctypes.addressof(completion.complete),
+                              lib.deliveries_new(handle, pointer(requests), len(numbers), pointer(handles)))
     return completion
 
 

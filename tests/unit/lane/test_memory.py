@@ -34,7 +34,7 @@ def address_space_bytes():
 
 
 def add_table(job, rows=1 << 20, width=1 << 10):
-    return lib.checked(lib.worker_add_table(job.workers[0][2], 1, rows, width, 1, 0, 1, library.numbers([0]), 0))
+    return lib.worker_add_table(job.workers[0][2], 1, rows, width, 1, 0, 0, 1, library.numbers([0]), 0)
 
 
 def test_file_size_limit_is_named():
@@ -57,9 +57,9 @@ def test_allreduce_without_memory_is_not_opened():
     with hosts([1], [1]) as job:
         buffer = job.allreduce(0, 'float32', 10)[0]
         worker, count = job.workers[0][2], 1 << 28
-        input_memory = lib.checked(lib.worker_open_allreduce(worker, 1, 1, count))
+        input_memory = lib.worker_open_allreduce(worker, 1, 1, count)
         with limited(resource.RLIMIT_FSIZE, 1 << 16), pytest.raises(JobError, match='ulimit -f'):
-            lib.checked(lib.agent_open_allreduce(job.agents[0], 1, 0, 1, count, 0, None, 0, input_memory))
+            lib.agent_open_allreduce(job.agents[0], 1, 0, 1, count, 0, None, 0, input_memory)
         assert buffer.run(2).sum() == 20  # the agent looks at all allreduces
 
 
