@@ -74,7 +74,7 @@ class Together:
         for step in range(STEPS):
             kv.push(key, make_row_sparse(*gradient(key, step, self.rank), SHAPE))
             if step == STEPS // 2 and moves:
-                kv.backend._put(kv.backend.routes[key].to_allreduce(kv.backend._optimizer))
+                kv.backend.routes[key] = kv.backend.routes[key].to_allreduce(kv.backend._optimizer)
             elif step == STEPS // 2:
                 kv.save_optimizer_states(path)
                 kv._barrier()
