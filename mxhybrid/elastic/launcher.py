@@ -110,7 +110,7 @@ class ElasticLauncher:
         self._used: List[Host] = []
         self._status: Optional[int] = None
         self._answers: Dict[int, int] = {}
-        self._target_sent = self._has_left = self._has_progress = False
+        self._target_sent = self._has_left = self._has_progress = self._was_terminated = False
         #: The time from which workers may be asked to leave, and the end of the time for their answers.
         self._ask_from = 0.0
         self._deadline: Optional[float] = None
@@ -157,7 +157,7 @@ class ElasticLauncher:
             if self._stopped is not None:
                 logger.error('ended by %s', signal.Signals(self._stopped).name)
                 return status or 128 + self._stopped
-            if status == 0 and not self._has_left:
+            if status == 0 and not (self._has_left or self._was_terminated):
                 logger.info('the job ended in generation %d%s', self._generation, ', after %d commits of %s' % (
                     self._commits, size_text(self._commit_bytes)) if self._commits else '')
                 return 0
@@ -383,7 +383,7 @@ class ElasticLauncher:
         for name in absent:
             self._leave_out(name, 'its keeper has ended, and does not start again')
         if absent and self._process is not None:
-            self._process.terminate()  # the workers there may be cut off
+            self._terminate()  # the workers there may be cut off
         elif not absent:
             self._keepers.begin(self._generation, names)
 
@@ -459,4 +459,10 @@ class ElasticLauncher:
             self._answers.clear()
         elif self._process is not None:
             logger.warning('the workers did not leave within %g s: ending them', LEAVE_S)
-            self._process.terminate()
+            self._terminate()
+
+    def _terminate(self) -> None:
+        """End the generation, whose command may then end with status 0: that is no success."""
+        assert self._process is not None
+        self._was_terminated = True
+        self._process.terminate()

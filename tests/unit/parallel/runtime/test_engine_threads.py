@@ -13,17 +13,18 @@ from mxhybrid.parallel.runtime.engine_threads import CallingThread, SegmentThrea
 
 @pytest.fixture
 def threads():
-    segment_threads = SegmentThreads()
+    segment_threads = SegmentThreads(CallingThread('mxhybrid-test-forward'), CallingThread('mxhybrid-test-backward'))
     yield segment_threads
-    segment_threads.close()
+    for thread in segment_threads:
+        thread.close()
 
 
 def test_each_pass_has_a_thread_of_its_own(threads):
     names = []
     for _ in range(2):
-        threads.forward(lambda: names.append(threading.current_thread().name))
-        threads.backward(lambda: names.append(threading.current_thread().name))
-    assert names == ['mxhybrid-segment', 'mxhybrid-again'] * 2
+        threads.forward.call(lambda: names.append(threading.current_thread().name))
+        threads.backward.call(lambda: names.append(threading.current_thread().name))
+    assert names == ['mxhybrid-test-forward', 'mxhybrid-test-backward'] * 2
 
 
 def test_errors_come_back_to_the_caller(threads):
@@ -31,8 +32,8 @@ def test_errors_come_back_to_the_caller(threads):
         raise ValueError(text)
 
     with pytest.raises(ValueError, match='of the second'):
-        threads.backward(fail, 'of the second pass')
-    threads.backward(int)  # the thread goes on
+        threads.backward.call(fail, 'of the second pass')
+    threads.backward.call(int)  # the thread goes on
 
 
 def test_arguments_are_not_kept(threads):
@@ -41,9 +42,9 @@ def test_arguments_are_not_kept(threads):
 
     array = Array()
     reference = weakref.ref(array)
-    threads.forward(lambda _: None, array)
+    threads.forward.call(lambda _: None, array)
     del array
-    threads.forward(int)
+    threads.forward.call(int)
     assert reference() is None
 
 

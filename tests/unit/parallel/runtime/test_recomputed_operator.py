@@ -5,7 +5,7 @@ import mxnet as mx
 import pytest
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.parallel.runtime.engine_threads import SegmentThreads
+from mxhybrid.parallel.runtime.engine_threads import CallingThread, SegmentThreads
 from mxhybrid.parallel.runtime.recomputed_operator import RecomputedOperator
 
 
@@ -17,12 +17,13 @@ def failures():
 @pytest.fixture
 def segment(failures):
     """A segment that squares its input."""
-    threads = SegmentThreads()
+    threads = SegmentThreads(CallingThread('mxhybrid-segment'), CallingThread('mxhybrid-again'))
     symbol = mx.sym.square(mx.sym.var('given'))
     operator = RecomputedOperator(['given'], ['given'], symbol, symbol, [0], threads, failures.append)
     yield operator
     operator.forget()
-    threads.close()
+    for thread in threads:
+        thread.close()
 
 
 def test_gradients_are_those_of_the_segment(segment, failures):
@@ -34,7 +35,8 @@ def test_gradients_are_those_of_the_segment(segment, failures):
 
 
 def test_a_call_after_the_threads_ends_the_job(segment, failures):
-    segment._threads.close()
+    for thread in segment._threads:
+        thread.close()
     arrays = [mx.nd.ones(1)]
     with pytest.raises(InputError, match='its thread mxhybrid-segment'):
         segment.forward(arrays, ['write'], [mx.nd.zeros(1)])
@@ -69,7 +71,7 @@ def test_no_two_threads_infer_shapes_of_one_operator(failures):
     """MXNet reads the shapes that a CustomOp infers from memory that the next inference of this operator frees."""
     _inferring_threads.clear()
     copy = mx.sym.Custom(mx.sym.var('given'), op_type='mxhybrid_test_copy')
-    threads = SegmentThreads()
+    threads = SegmentThreads(CallingThread('mxhybrid-segment'), CallingThread('mxhybrid-again'))
     operator = RecomputedOperator(['given'], ['given'], copy, copy, [0], threads, failures.append)
     given, result, gradient = mx.nd.ones((2, 3)), mx.nd.zeros((2, 3)), mx.nd.zeros((2, 3))
     outputs = mx.sym.Group(operator.symbol('segment', [mx.sym.var('given')]))
@@ -80,4 +82,5 @@ def test_no_two_threads_infer_shapes_of_one_operator(failures):
     assert len(set.union(*_inferring_threads.values())) == 3
     assert {len(idents) for idents in _inferring_threads.values()} == {1}
     operator.forget()
-    threads.close()
+    for thread in threads:
+        thread.close()
