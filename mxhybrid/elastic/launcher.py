@@ -462,7 +462,11 @@ class ElasticLauncher:
             self._terminate()
 
     def _terminate(self) -> None:
-        """End the generation, whose command may then end with status 0: that is no success."""
+        """End the generation.
+
+        horovodrun may then end with status 0, which is no success: its processes wait for their children twice, by
+        subprocess and by psutil, and subprocess takes the status of a child that is gone for 0.
+        """
         assert self._process is not None
         self._was_terminated = True
         self._process.terminate()
