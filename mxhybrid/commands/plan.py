@@ -226,11 +226,11 @@ class _Planning:
             finally:
                 self._write_files(plan, prediction)
         else:
-            found = self._search(start)
+            best = self._search(start)
             try:
-                self._print_result(found)
+                self._print_result(best)
             finally:  # even if standard output was closed
-                self._write_files(found.plan, found.prediction)
+                self._write_files(best.plan, best.prediction)
 
     def _print_result(self, best: Any) -> None:
         """Print the best plan of a search, and compare it with data parallelism and with the network without a plan."""

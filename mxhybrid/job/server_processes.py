@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import queue
+import select
 import socket
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from ..base.machine import describe_status, hint_at_status
 
 #: Seconds for servers to end by themselves after the last worker has left.
 EXIT_GRACE_S = 10.0
+#: Seconds for processes that were started early to import their modules.
+IMPORT_S = 120.0
 #: Seconds between two checks of the processes.
 _CHECK_S = 0.2
 
@@ -75,10 +78,10 @@ class ServerProcesses:
             self._processes.append((role, started.result()))
 
     def wait_for_imports(self) -> None:
-        """Wait until all processes have imported their modules, or have ended."""
+        """Wait until all processes have imported their modules or have ended, for :data:`IMPORT_S` at most."""
+        deadline = time.monotonic() + IMPORT_S
         for own_end in self._inputs:
-            with contextlib.suppress(ConnectionError):
-                own_end.recv(1)
+            select.select([own_end], [], [], max(0.0, deadline - time.monotonic()))
 
     def configure(self, environment: Dict[str, str], secret: str) -> None:
         """Let all processes begin, with the job's ``DMLC_*`` and ``MXHYBRID_*`` variables and its secret."""
@@ -160,7 +163,7 @@ _early: List[ServerProcesses] = []
 
 
 def start_early(roles: List[str]) -> None:
-    """Start processes for a job that this worker will join; return when they have imported their modules."""
+    """Start processes for a job that this worker will join; see :meth:`ServerProcesses.wait_for_imports`."""
     if roles:
         _early.append(ServerProcesses())
         for role in roles:

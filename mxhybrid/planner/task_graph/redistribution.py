@@ -65,8 +65,8 @@ def interned_boxes(memo: Memo, ranks: np.ndarray, boxes: np.ndarray) -> RankBoxe
 
 def boxes_by_rank(memo: Memo, boxes: Dict[int, Box]) -> RankBoxes:
     """Return boxes of ranks as :func:`interned_boxes` does."""
-    made = RankBoxes.from_boxes(boxes)
-    return interned_boxes(memo, made.ranks, made.boxes)
+    rank_boxes = RankBoxes.from_boxes(boxes)
+    return interned_boxes(memo, rank_boxes.ranks, rank_boxes.boxes)
 
 
 def box_array(boxes: Sequence[Box]) -> np.ndarray:

@@ -127,10 +127,13 @@ def test_processes_that_start_early_have_imported_their_modules(start_servers, t
     server_processes.started(['server']).end()
 
 
-def test_a_failed_import_keeps_nobody_waiting(start_servers):
-    start_servers('raise SystemExit(3)')
+@pytest.mark.parametrize('program', ['raise SystemExit(3)', 'import time; time.sleep(600)'])
+@pytest.mark.timeout(60)
+def test_an_import_that_does_not_end_keeps_nobody_waiting(start_servers, monkeypatch, program):
+    monkeypatch.setattr(server_processes, 'IMPORT_S', 0.3)
+    start_servers(program)
     server_processes.start_early(['server', 'scheduler'])
-    server_processes.started(['server', 'scheduler']).wait_for_exit()
+    server_processes.started(['server', 'scheduler']).end()
 
 
 def test_a_server_that_died_before_its_instructions_is_reported(start_servers):

@@ -18,7 +18,8 @@ struct PlannerRedistribution {
   PlannerTransfers transfers;
   const int32_t* gradient_ranks;
   int64_t gradient_count, unit;
-  // For a sum in two steps: the boxes of the ranks that sum pieces, and the transfers of the second step; none for one.
+  // For a sum in two steps, the boxes of the ranks that sum pieces, and the transfers of the second step.  Otherwise both
+  // are empty.
   PlannerRankBoxes pieces;
   PlannerTransfers gathered;
   // The seconds by rank that holders, and then readers, need to convert their arrays; null if they convert none.
