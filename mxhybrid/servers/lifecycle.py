@@ -115,7 +115,7 @@ def _fill(table: Table, keys: Sequence[int], dtype: Any, width: int, values: Opt
 
 
 def rows_of_new_key(table: Table, part: int, dtype: Any, width: int, values: Optional[Values] = None,
-                 all_rows: bool = True) -> Any:
+                    all_rows: bool = True) -> Any:
     """Return the array with which this worker creates the key of a partition; only the initialiser's has rows."""
     shape = (table.partitioning.shape(part)[0], width)
     if table.servers.rank != table.servers.initialiser:

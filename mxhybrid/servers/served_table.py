@@ -20,7 +20,7 @@ class ServedTable(OptimizedTable):
 
     server_keys: Sequence[int]
 
-    def __init__(self, servers: ParameterServers, name: str, width: int, dtype: Any,  # noqa: PLR0913
+    def __init__(self, servers: ParameterServers, name: str, width: int, dtype: Any,
                  row_format: RowFormat = RowFormat.EXACT, staleness: int = 0):
         super().__init__(name, width, dtype)
         self.servers, self.row_format, self.staleness = servers, row_format, staleness
