@@ -4,6 +4,7 @@ import json
 import os
 import queue
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -123,8 +124,8 @@ class ServerProcesses:
             status = process.poll()
             if status is not None and not self._is_closed and not (status == 0 and self._may_end):
                 self._is_watching = False
-                # Until then the monitor may receive the cause: an error that the server itself reports.
-                time.sleep(0.5)
+                if status != -signal.SIGKILL:
+                    time.sleep(0.5)  # the monitor may receive the cause meanwhile: an error that the server reports
                 self._on_death('the %s with pid %d on host %s ended with %s%s'
                                % (role, process.pid, socket.gethostname(), describe_status(status),
                                   hint_at_status(status)))
