@@ -16,9 +16,8 @@ from ...base.settings import Settings, resolve
 from ...base.text import size_text
 from . import storage
 from .findings import ADVICE, FAILED, FINE, Finding
-from .processes import OutOfTime, call_process, interpreter, package_environment, within
-
-GROUP = 'Host'
+from .processes import call_process, interpreter, package_environment, within
+from .storage import GROUP
 
 #: Descriptors that a worker needs by itself, and for each other process of the job: Horovod connects all workers with
 #: each other, several times, ps-lite all workers with all servers, and all processes with worker 0.
@@ -36,7 +35,7 @@ def _name(launch: Launch, seconds: float) -> Finding:
     began = time.monotonic()
     try:
         address = within(seconds, lambda: socket.gethostbyname(name))
-    except (OSError, OutOfTime) as error:
+    except OSError as error:
         return Finding(GROUP, 'name', FAILED, 'host name %r does not resolve (%s): Horovod looks it up and would crash'
                        % (name, error), advice, data)
     data.update(address=address, seconds=round(time.monotonic() - began, 3))
@@ -91,19 +90,17 @@ def _own_addresses(interface: Optional[str]) -> List[str]:
     return list(dict.fromkeys(addresses))
 
 
-def _speak(address: str, seconds: float) -> int:
-    """Listen on a port that the system chooses, connect to it, and send a byte; return the port."""
+def _speak(address: str, seconds: float) -> None:
+    """Listen on a port that the system chooses, connect to it, and send a byte."""
     with socket.create_server((address, 0)) as server:
         server.settimeout(seconds)
-        port = server.getsockname()[1]
-        with socket.create_connection((address, port), timeout=seconds) as client:
+        with socket.create_connection(server.getsockname(), timeout=seconds) as client:
             accepted, _ = server.accept()
             with accepted:
                 accepted.settimeout(seconds)
                 client.sendall(b'!')
                 if accepted.recv(1) != b'!':
                     raise OSError('the byte that was sent did not arrive')
-    return port
 
 
 def _ports(launch: Launch, seconds: float) -> Finding:
@@ -112,7 +109,7 @@ def _ports(launch: Launch, seconds: float) -> Finding:
         addresses = within(seconds, lambda: _own_addresses(launch.interface))
         for address in addresses:
             _speak(address, seconds)
-    except (OSError, OutOfTime) as error:
+    except OSError as error:
         return Finding(GROUP, 'ports', FAILED, 'cannot listen on, or connect to, a port of %s (%s)'
                        % (addresses[-1] if addresses else 'this host', error),
                        'allow TCP between the ports that the system gives to processes, see '

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional
 
@@ -14,31 +15,20 @@ from ...base.machine import describe_status
 ANSWER = 'mxhybrid-answer '
 
 
-class OutOfTime(Exception):
-    """A check did not end in time."""
-
-
 def within(seconds: float, function: Callable[[], Any]) -> Any:
-    """Call a function that may block for ever, in a thread that is abandoned if the time is up.
-
-    Raises OutOfTime if the function did not return within `seconds`.
-    """
-    outcome: List[Any] = []
+    """Call a function that may block for ever, in a thread; after `seconds`, abandon it and raise TimeoutError."""
+    outcome: 'Future[Any]' = Future()
 
     def call() -> None:
         try:
-            outcome.extend([True, function()])
+            outcome.set_result(function())
         except BaseException as error:
-            outcome.extend([False, error])
+            outcome.set_exception(error)
 
-    thread = threading.Thread(target=call, name='mxhybrid-check', daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if len(outcome) < 2:
-        raise OutOfTime('no answer within %g s' % seconds)
-    if not outcome[0]:
-        raise outcome[1]
-    return outcome[1]
+    threading.Thread(target=call, name='mxhybrid-check', daemon=True).start()
+    if not wait([outcome], seconds).done:
+        raise TimeoutError('no answer within %g s' % seconds)
+    return outcome.result()
 
 
 def interpreter() -> List[str]:
