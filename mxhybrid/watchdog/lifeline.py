@@ -33,7 +33,7 @@ from .admission import answer_challenge
 from .call_log import CallLog, RecentCalls, checked_calls, difference_of_calls
 from .heartbeat import Heartbeat
 from .leaving import ABORT_STATUS, ECHO_DELAY_S, LAST_WORDS_S, brief, leave
-from .liveness_probe import ProbeServer
+from .liveness_probe import serve_samples
 from .messages import LineBuffer, Sender, decode, send
 from .script import ScriptWatcher
 
@@ -276,7 +276,7 @@ class Lifeline:
             host = self._sock.getsockname()[0]
             if not host.startswith('127.'):  # on loopback no process of another host needs the probe
                 with contextlib.suppress(OSError):
-                    self._heartbeat.probe = ProbeServer(host, self._heartbeat.sample_monitor).address
+                    self._heartbeat.probe = serve_samples(host, self._heartbeat.sample_monitor)
 
     def _sample(self, processes: List[Dict[str, Any]]) -> None:
         self.send({'samples': [[process, identity.sample_process(process)] for process in processes]})
