@@ -18,15 +18,7 @@ from typing import Any, Dict, NamedTuple, Optional
 from ..base import launcher, log
 from ..base.errors import SettingError
 from ..base.launcher import Launch
-from ..base.settings import (
-    DECLARED,
-    WORKER_0,
-    Settings,
-    as_written,
-    check_equal,
-    resolve,
-    variable,
-)
+from ..base.settings import DECLARED, WORKER_0, Settings, as_written, check_equal, resolve, variable
 from ..telemetry.session import Session
 from ..watchdog.leaving import leave
 from . import horovodrun, launch_py
