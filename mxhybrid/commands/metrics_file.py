@@ -7,8 +7,7 @@ from ..base.errors import InputError
 
 #: Keys that every line must have, with the types of their values.
 _NEEDED: Dict[str, Any] = {'step': int, 'store': int, 'wall': (int, float), 'seconds': (int, float),
-                           'store_seconds': (int, float), 'routes': dict, 'alpha': dict}
-
+                           'store_seconds': (int, float), 'routes': dict, 'alpha': dict, 'tables': dict}
 #: The beginning of a line.
 _BEGINNING = '{"step": '
 
@@ -42,9 +41,9 @@ class Run:
 
     def tables(self) -> List['TableSteps']:
         """Return all tables, the one with most bytes first."""
-        names = dict.fromkeys(name for step in self.steps for name in {**step['alpha'], **_tables(step)})
+        names = dict.fromkeys(name for step in self.steps for name in step['tables'])
         tables = [TableSteps(name, [step['step'] for step in self.steps],
-                             [_tables(step).get(name) for step in self.steps],
+                             [step['tables'].get(name) for step in self.steps],
                              [step['alpha'].get(name) for step in self.steps]) for name in names]
         return sorted(tables, key=lambda table: -sum(table.moved))
 
@@ -69,7 +68,7 @@ class TableSteps:
     def mean(self, name: str) -> float:
         """Return the mean of 'rows', 'pushed' or 'pulled' over the steps that recorded the table."""
         known = [count[name] for count in self.counts if count is not None]
-        return sum(known) / max(1, len(known))
+        return sum(known) / len(known)
 
     @property
     def alpha(self) -> Optional[float]:
@@ -86,10 +85,6 @@ class TableSteps:
         return routes
 
 
-def _tables(step: Dict[str, Any]) -> Dict[str, Any]:
-    return step.get('tables', {})
-
-
 def _network(step: Dict[str, Any]) -> Dict[str, Dict[str, int]]:
     return step.get('network', {})
 
@@ -102,8 +97,8 @@ def _is_step(record: Any) -> bool:
     return (isinstance(record, dict)
             and all(isinstance(record.get(name), kind) for name, kind in _NEEDED.items())
             and all(isinstance(count, dict) and {'rows', 'pushed', 'pulled'} <= set(count)
-                    for count in list(record['routes'].values()) + list(_tables(record).values()))
-            and all(isinstance(count.get('route'), str) for count in _tables(record).values())
+                    for count in list(record['routes'].values()) + list(record['tables'].values()))
+            and all(isinstance(count.get('route'), str) for count in record['tables'].values())
             and all(isinstance(count, dict) and {'sent', 'received'} <= set(count)
                     for count in _network(record).values())
             and ('commit' not in record or isinstance(record['commit'], dict)

@@ -82,11 +82,8 @@ def _bars(counts: Dict[str, List[int]], plain: bool, width: int) -> List[str]:
 
 
 def _route_words(table: TableSteps) -> str:
-    routes = table.routes()
-    if len(routes) < 2:
-        return routes[0][1] if routes else '-'
     return ', '.join('%s from step %d' % (kind, first) if number else kind
-                     for number, (first, kind) in enumerate(routes))
+                     for number, (first, kind) in enumerate(table.routes()))
 
 
 def _tables(run: Run, plain: bool) -> List[str]:
@@ -96,11 +93,10 @@ def _tables(run: Run, plain: bool) -> List[str]:
     total = sum(sum(counts) for counts in run.bytes_by_route().values())
     rows = []
     for table in tables:
-        known = any(table.counts)
         share = sum(table.moved) / total if total else 0.0
-        moved = [size_text(table.mean(direction)) if known else '-' for direction in ('pushed', 'pulled')]
+        moved = [size_text(table.mean(direction)) for direction in ('pushed', 'pulled')]
         alpha = '-' if table.alpha is None else '%.3g%%' % (100 * table.alpha)
-        rows.append([table.name, '%.0f' % table.mean('rows') if known else '-', alpha, *moved,
+        rows.append([table.name, '%.0f' % table.mean('rows'), alpha, *moved,
                      '%.0f%%' % (100 * share) if total else '-',
                      console.bar(share, _BAR_COLUMNS // 2, plain).ljust(_BAR_COLUMNS // 2), _route_words(table)])
     head = ['table', 'rows/step', 'alpha', 'pushed/step', 'pulled/step', 'of all bytes', '', 'route']
