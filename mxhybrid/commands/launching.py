@@ -105,7 +105,7 @@ def end(token: str, started: List['subprocess.Popen[bytes]']) -> None:
 
 
 @contextlib.contextmanager
-def _handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
+def handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
     """Install a signal handler for the duration of the block."""
     former_handlers = {number: signal.signal(number, handler) for number in numbers}
     try:
@@ -117,7 +117,7 @@ def _handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
 
 def stopped_by_signals() -> ContextManager[None]:
     """Make SIGTERM and SIGHUP leave the block by an exception, as Ctrl-C does."""
-    return _handled(_STOP_SIGNALS[1:], lambda number, frame: sys.exit(128 + number))
+    return handled(_STOP_SIGNALS[1:], lambda number, frame: sys.exit(128 + number))
 
 
 def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: str) -> str:
@@ -141,7 +141,7 @@ def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: st
                                       stderr=subprocess.STDOUT, start_new_session=True, cwd=os.path.dirname(log)))
         return _watch([role for role, _, _ in processes], started, seconds)
     finally:
-        with _handled(_STOP_SIGNALS, signal.SIG_IGN):
+        with handled(_STOP_SIGNALS, signal.SIG_IGN):
             end(token, started)
         reservation.close()
 

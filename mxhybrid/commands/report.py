@@ -138,7 +138,7 @@ def draw_run(run: Run, picture: str) -> None:
     moved.set_ylabel('MB per step, by table')
     for row, table in enumerate(tables):
         for first, length, kind in _stretches(table.routes(), numbers[-1] + 1):
-            color = 'C%d' % (kinds.index(kind) % 10) if kind in kinds else 'gray'
+            color = 'C%d' % (kinds.index(kind) % 10)
             table_routes.broken_barh([(first - 0.5, length)], (row - 0.4, 0.8), facecolors=color)
             if length >= _LABELLED_SHARE * len(numbers):  # shorter bars are told apart by colour
                 table_routes.annotate(kind, (first, row), va='center', fontsize='x-small')
