@@ -32,6 +32,7 @@ from .checks import hosts as host_checks, settings as setting_checks, software
 from .checks.comparison import GROUP, Report, SharedFinding, compare, merge_findings
 from .checks.findings import ADVICE, FAILED, FINE, Finding
 from .checks.processes import call_process, interpreter, package_environment
+from .main import run_alone
 
 #: Seconds that an import or an answer may take; the doctor as a whole takes at most a small multiple of it.
 DEFAULT_TIMEOUT_S = 60.0
@@ -263,6 +264,4 @@ def run(options: argparse.Namespace) -> int:
 
 
 if __name__ == '__main__':
-    from .main import run_alone
-
     sys.exit(run_alone('doctor'))

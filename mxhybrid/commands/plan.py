@@ -26,6 +26,7 @@ from ..base.settings import resolve
 from ..base.text import aligned, seconds_text, size_text
 from . import console
 from .launching import handled
+from .main import run_alone
 
 #: Maximal number of ranks of a formula, which evaluates all grids.
 _MOST_RANKS = 1 << 16
@@ -315,6 +316,4 @@ class _Planning:
 
 
 if __name__ == '__main__':
-    from .main import run_alone
-
     sys.exit(run_alone('plan'))

@@ -12,6 +12,7 @@ from ..base.errors import InputError
 from ..base.figures import new_figure, save_figure
 from ..base.text import aligned, seconds_text, size_text
 from . import console
+from .main import run_alone
 from .metrics_file import Run, TableSteps, read
 
 _BAR_COLUMNS, _LABEL_COLUMNS = 20, 12
@@ -187,6 +188,4 @@ def run(options: argparse.Namespace) -> int:
 
 
 if __name__ == '__main__':
-    from .main import run_alone
-
     sys.exit(run_alone('report'))

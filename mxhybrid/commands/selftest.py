@@ -24,6 +24,7 @@ from typing import Any, Dict, List, Tuple
 from ..base.text import size_text
 from . import console
 from .launching import LAUNCHERS, run_job, stopped_by_signals
+from .main import run_alone
 
 _JOB = ['-m', 'mxhybrid.commands.sanity']
 #: Number of lines that are shown of a failed job's output, and seconds that a job may take.
@@ -110,6 +111,4 @@ def run(options: argparse.Namespace) -> int:
 
 
 if __name__ == '__main__':
-    from .main import run_alone
-
     sys.exit(run_alone('selftest'))
