@@ -11,9 +11,7 @@ collective calls, and waits until all scripts have ended.  A worker that has mad
 and gets an error.  The watch lasts until each process has reported that it has left the job: the native exit barriers
 would wait for dead processes, too.
 
-Deadlocks among collective calls are found in the same way.  Heartbeats name the call in which a worker waits; if all
-workers wait for long in different ones, none of them can ever return.  A worker that makes no progress sends its last
-calls, :mod:`mxhybrid.watchdog.call_log`, so that the monitor finds the first one in which workers differ.
+Workers that wait for each other are found in the same way, see :mod:`mxhybrid.watchdog.standstill`.
 
 Other modules may send messages of their own over these connections: see `listen` at either end.
 """
@@ -148,11 +146,9 @@ class Lifeline:
         if echo:
             time.sleep(ECHO_DELAY_S)
         self._end_announced = True
-        try:
+        with contextlib.suppress(OSError):
             if self.send({'fail': text}):
                 self._sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass
 
     def fails_like_another(self, text: str) -> bool:
         """Report that this process fails with `text`; return whether another one has failed before, with that text."""

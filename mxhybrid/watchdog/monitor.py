@@ -1,4 +1,5 @@
 """The job monitor: notices when a process of the job dies, tells all others, and coordinates the orderly end."""
+import contextlib
 import os
 import selectors
 import socket
@@ -299,10 +300,8 @@ class Monitor:
 
 
 def _try_send(sock: socket.socket, message: Dict[str, Any]) -> None:
-    try:
+    with contextlib.suppress(OSError):
         send(sock, message)
-    except OSError:
-        pass
 
 
 def _address_of(sock: socket.socket) -> str:

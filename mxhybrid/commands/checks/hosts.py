@@ -1,4 +1,5 @@
 """Checks of the host: its name, network, shared memory, limits, cores, and storage for tables."""
+import contextlib
 import fcntl
 import json
 import os
@@ -83,10 +84,8 @@ def _interfaces(launch: Launch) -> Finding:
 def _own_addresses(interface: Optional[str]) -> List[str]:
     """Return the addresses on which this host's processes will listen."""
     addresses = ['127.0.0.1']
-    try:
+    with contextlib.suppress(KeyError, OSError):  # other checks report it
         addresses.append(_addresses()[interface] if interface else socket.gethostbyname(socket.gethostname()))
-    except (KeyError, OSError):
-        pass  # other checks report it
     return list(dict.fromkeys(addresses))
 
 
@@ -120,11 +119,9 @@ def _ports(launch: Launch, seconds: float) -> Finding:
 
 def _shared_memory(seconds: float) -> Finding:
     data: Dict[str, Any] = {}
-    try:
+    with contextlib.suppress(OSError):
         status = os.statvfs('/dev/shm')
         data.update(shm=status.f_blocks * status.f_frsize, shm_free=status.f_bavail * status.f_frsize)
-    except OSError:
-        pass
     ended = call_process(interpreter() + ['-m', 'mxhybrid.commands.checks.try_shared_memory'], seconds,
                          package_environment())
     if 'ModuleNotFoundError' in ended.last_words():

@@ -1,4 +1,5 @@
 """Runs code that may crash or hang, in its own process or thread and with a deadline."""
+import contextlib
 import json
 import os
 import subprocess
@@ -74,15 +75,10 @@ def call_process(argv: List[str], seconds: float, env: Dict[str, str], text: str
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
         source.write(text.encode())
         source.seek(0)
-        with subprocess.Popen(argv, stdin=source, stdout=output, stderr=errors, env=env) as process:
-            status: Optional[int] = None
-            try:
-                status = process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                pass
-            finally:
-                if process.poll() is None:
-                    process.kill()
+        status: Optional[int] = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = subprocess.run(argv, stdin=source, stdout=output, stderr=errors, env=env, timeout=seconds,
+                                    check=False).returncode
         return Ended(status, *(_content(handle) for handle in (output, errors)))
 
 
