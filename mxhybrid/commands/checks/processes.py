@@ -8,6 +8,7 @@ import tempfile
 import threading
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 from ...base.machine import describe_status
@@ -90,9 +91,7 @@ def _content(handle: Any) -> str:
 def package_environment() -> Dict[str, str]:
     """Return the environment for another Python process that imports this package, wherever that is installed."""
     env = dict(os.environ)
-    parent = os.path.abspath(__file__)
-    for _ in range(4):
-        parent = os.path.dirname(parent)
+    parent = str(Path(os.path.abspath(__file__)).parents[3])
     paths = [os.path.abspath(path) for path in env.get('PYTHONPATH', '').split(os.pathsep) if path]
     env['PYTHONPATH'] = os.pathsep.join([parent] + paths)
     return env
