@@ -125,11 +125,7 @@ def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
 
     Jobs append to a file, so it may hold several of them, and each may have several stores.  A store's steps count up
     from 1: a lower number means that another job has begun.  Incomplete lines, such as the last one while a job writes
-    it, are left out.
-
-    - `source`: the name of the file, for messages.
-
-    Raises InputError if a line is something else than a step, or no line is a step.
+    it, are left out.  Raises InputError, which names the `source`, if another line is no step, or no line is a step.
     """
     runs: List[Run] = []
     current: Dict[int, Run] = {}

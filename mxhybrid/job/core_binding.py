@@ -24,10 +24,9 @@ _TOPOLOGY = '/sys/devices/system/cpu/cpu%d/topology/%s'
 def bind_to_cores(topology: Topology, collective: Collective, only_if_filled: bool) -> None:
     """Bind this worker to its share of the cores of its machine (collective).
 
-    - `only_if_filled`: bind only the workers of machines that they fill, see :func:`_fills`.
-
-    Raises SettingError if the cores of a machine cannot be divided equally among its workers, or its workers may use
-    different cores, of which some are common; then on all workers.  With `only_if_filled`, such workers are not bound.
+    With `only_if_filled`, bind only the workers of machines that they fill, see :func:`_fills`.  Otherwise raise
+    SettingError on all workers if the cores of a machine cannot be divided equally among its workers, or its workers
+    may use different cores, of which some are common.
     """
     allowed = os.sched_getaffinity(0)
     # Containers of one machine are several hosts, but share its cores.

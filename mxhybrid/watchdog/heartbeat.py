@@ -4,8 +4,6 @@ A process that is stopped, a host that hangs and a link that is cut close no con
 heartbeat each second from the thread of its lifeline, and the monitor answers each of them.  After too long a silence
 the monitor ends the job, see :mod:`mxhybrid.watchdog.failure_detector`; a process that misses the monitor ends itself.
 
-The heartbeat of a worker also says how many collective calls the worker has made, and where its script is.
-
 Silence is measured on a clock that stands still while the process that measures does not run.  Otherwise a process that
 was stopped, swapped out or suspended would find all others silent when it continues.
 """
