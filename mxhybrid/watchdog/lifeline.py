@@ -76,8 +76,8 @@ class Lifeline:
         self._waiting: Optional[str] = None
         #: The number of blocks of :meth:`busy` that are under way.
         self._busy = 0
-        #: For each worker whose script has ended: the number of its calls, and the last of them.
-        self._ended: Dict[int, Tuple[int, Optional[RecentCalls]]] = {}
+        #: The last calls of each worker whose script has ended.
+        self._ended: Dict[int, RecentCalls] = {}
         self._rank = rank
         self._heartbeat = Heartbeat(timeout, rank >= 0)
         self._listeners: Dict[str, Callable[[Any], None]] = {
@@ -161,8 +161,7 @@ class Lifeline:
 
         If another process dies during the wait, this process ends.
         """
-        log = self.calls.recent()
-        return self.send({'done': log.last, 'log': log}) and self._released.wait()
+        return self.send({'done': self.calls.recent()}) and self._released.wait()
 
     def settle(self) -> None:
         """Report that this worker needs the servers no more, and wait until no worker needs them."""
@@ -242,9 +241,8 @@ class Lifeline:
         if 'abort' in message:
             self._end_with_job(message['abort'], message.get('writer'), message.get('silent', ()))
         elif 'finished' in message:
-            log = None if message.get('log') is None else checked_calls(message['log'])
             with self._lock:
-                self._ended[message['finished']] = message['calls'], log
+                self._ended[message['finished']] = checked_calls(message['log'])
                 problem = self._missing_worker()
             if problem is not None:
                 self.fail('%s cannot go on: %s' % (self._name, problem))
@@ -258,11 +256,11 @@ class Lifeline:
 
     def _missing_worker(self) -> Optional[str]:
         """Return a sentence about a worker whose script ended before the last call of this one; None if none did."""
-        for rank, (calls, log) in self._ended.items():
-            if self.calls.count > calls:
+        for rank, log in self._ended.items():
+            if self.calls.count > log.last:
                 difference = difference_of_calls({rank: log, self._rank: self.calls.recent()})
                 return ('worker %d ended its script after %d collective calls, this worker is at number %d%s: '
-                        'give every worker the same number of steps' % (rank, calls, self.calls.count,
+                        'give every worker the same number of steps' % (rank, log.last, self.calls.count,
                                                                         difference and '; ' + difference))
         return None
 

@@ -279,12 +279,10 @@ class Monitor:
         elif 'server_died' in message:
             self.report_failure(str(message['server_died']), writer=peer.name)
         elif 'done' in message:
+            peer.log = checked_calls(message['done'])
             self._finished.add(peer.rank)
             peer.has_ended = True
-            log = {} if 'log' not in message else {'log': message['log']}
-            if log:
-                peer.log = checked_calls(message['log'])
-            self.tell({'finished': peer.rank, 'calls': message['done'], **log})
+            self.tell({'finished': peer.rank, 'log': peer.log})
         elif 'settled' in message:
             self._settled.add(peer.rank)
             if self._settled.issuperset(range(self._workers)):
