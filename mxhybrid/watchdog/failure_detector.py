@@ -74,10 +74,9 @@ class FailureDetector:
         if self._probes and not self._sees(peer):
             answer['probes'] = [prober.probe for prober in self._probes if not prober.has_left][:_MAX_PROBES]
         if 'process' in beat:
-            peer.process = dict(beat['process'])
-            assert peer.key is not None
-            self._introduced.add(peer.key)
-            self._awaited.pop(peer.key, None)
+            key = peer.introduce(dict(beat['process']))
+            self._introduced.add(key)
+            self._awaited.pop(key, None)
             answer['process'] = self._this_process
         if peer.is_worker:
             if 'log' in beat:

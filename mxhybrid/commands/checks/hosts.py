@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional
 from ...base.errors import SettingError
 from ...base.launcher import Launch
 from ...base.machine import openmp_threads
+from ...base.setting_values import MEMORY
 from ...base.settings import Settings, resolve
 from ...base.text import size_text
 from . import storage
@@ -192,7 +193,8 @@ def check(launch: Launch, seconds: float) -> List[Finding]:
         lambda: _name(launch, seconds), lambda: _interfaces(launch), lambda: _ports(launch, seconds),
         lambda: _shared_memory(seconds), lambda: _commits(seconds), lambda: _files(launch), lambda: _cores(launch),
         storage.memory]
-    checks += [partial(storage.check_directory, directory) for directory in storage.directories(settings)]
+    directories = dict.fromkeys(path for _, path in settings.storage if path != MEMORY)
+    checks += [partial(storage.check_directory, directory) for directory in directories]
     return [_guarded(host_check) for host_check in checks] + storage.check_budget(settings)
 
 
