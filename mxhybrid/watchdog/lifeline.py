@@ -84,8 +84,9 @@ class Lifeline:
             'beat': self._handle_heartbeat_answer, 'sample': self._sample,
             'release': lambda _: self._released.set(), 'all_settled': lambda _: self._all_settled.set(),
             'all_left': lambda _: self._all_left.set()}
-        self._ticks: List[Callable[[], None]] = []
-        self._last_words: List[Callable[[], None]] = []
+        #: The thread calls these about every second, and before this process ends because another one failed.
+        self.every_second: Callable[[], None] = lambda: None
+        self.before_leaving: Callable[[], None] = lambda: None
         self._send_heartbeat()
         os.register_at_fork(after_in_child=self._sock.close)
         self._thread = threading.Thread(target=self._run, name='mxhybrid-lifeline', daemon=True)
@@ -96,14 +97,6 @@ class Lifeline:
     def listen(self, kind: str, act: Callable[[Any], None]) -> None:
         """Register ``act(message[kind])`` to be called by the lifeline's thread for messages with `kind`."""
         self._listeners[kind] = act
-
-    def every_second(self, act: Callable[[], None]) -> None:
-        """Register `act` to be called by the lifeline's thread about every second."""
-        self._ticks.append(act)
-
-    def before_leaving(self, act: Callable[[], None]) -> None:
-        """Register `act` to be called before this process ends because another one failed."""
-        self._last_words.append(act)
 
     def send(self, message: Dict[str, Any]) -> bool:
         """Send a message to the monitor and return whether it was sent."""
@@ -194,8 +187,7 @@ class Lifeline:
         lines = LineBuffer()
         while True:
             self._send_heartbeat()
-            for act in list(self._ticks):
-                act()
+            self.every_second()
             if not self._readable.poll(1000):
                 continue
             try:
@@ -293,8 +285,7 @@ class Lifeline:
 
     def _send_last_words(self) -> None:
         self.send({'bye': True})
-        for act in self._last_words:
-            act()
+        self.before_leaving()
 
 
 def _connect(address: Tuple[str, int], timeout: float, secret: str, name: str, rank: int) -> socket.socket:

@@ -61,8 +61,10 @@ class Monitor:
         self._listeners: Dict[str, Act] = {
             'beat': self._detector.handle_heartbeat, 'servers': self._detector.expect_servers,
             'samples': lambda peer, samples: self._detector.add_samples(self.peers(), samples)}
-        self._release_conditions: List[Callable[[], bool]] = []
-        self._after_failure: List[Callable[[], None]] = []
+        #: Whether the workers may leave, once all scripts have ended.
+        self.may_release: Callable[[], bool] = lambda: True
+        #: The thread calls this again and again, once the job has failed.
+        self.after_failure: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name='mxhybrid-monitor', daemon=True)
         self._selector.register(self._listener, selectors.EVENT_READ)
         os.register_at_fork(after_in_child=self._close_in_child)
@@ -84,14 +86,6 @@ class Monitor:
     def listen(self, kind: str, act: Act) -> None:
         """Register ``act(peer, message[kind])`` for messages with `kind`; the monitor's thread sends its answer."""
         self._listeners[kind] = act
-
-    def before_release(self, is_done: Callable[[], bool]) -> None:
-        """Register a condition: after all scripts have ended, the workers stay until `is_done` returns true."""
-        self._release_conditions.append(is_done)
-
-    def after_failure(self, act: Callable[[], None]) -> None:
-        """Register `act` to be called by the monitor's thread, again and again, once the job has failed."""
-        self._after_failure.append(act)
 
     def peers(self) -> List[Peer]:
         """Return the processes that are connected."""
@@ -143,15 +137,13 @@ class Monitor:
             for sock in self._admission.overdue():
                 self._refuse(sock)
             self._check_processes()
-            if (not self._released and len(self._finished) == self._workers
-                    and all(is_done() for is_done in self._release_conditions)):
+            if not self._released and len(self._finished) == self._workers and self.may_release():
                 self._released = True
                 self.tell({'release': True})
             if self._released and not self._all_left and self._all_have_left():
                 self._end_watch()
             if self.failure is not None:
-                for act in self._after_failure:
-                    act()
+                self.after_failure()
 
     def _check_processes(self) -> None:
         """Report unexplained deaths, and the findings of the failure detector, every :data:`CHECK_S` at most."""
