@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from typing import Any, ContextManager, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from ..base import proc
 from ..base.launcher import OF_HOROVODRUN, OF_LAUNCH_PY, OF_OTHERS
@@ -113,11 +113,6 @@ def handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
     finally:
         for number, former in former_handlers.items():
             signal.signal(number, former)
-
-
-def stopped_by_signals() -> ContextManager[None]:
-    """Make SIGTERM and SIGHUP leave the block by an exception, as Ctrl-C does."""
-    return handled(_STOP_SIGNALS[1:], lambda number, frame: sys.exit(128 + number))
 
 
 def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: str) -> str:

@@ -16,6 +16,7 @@ The exit status is 0 if the results of all jobs were right, else 1.
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -24,7 +25,7 @@ from typing import Any, Dict, List, Tuple
 
 from ..base.text import size_text
 from . import console
-from .launching import LAUNCHERS, run_job, stopped_by_signals
+from .launching import LAUNCHERS, handled, run_job
 from .main import run_alone
 
 _JOB = ['-m', 'mxhybrid.commands.sanity']
@@ -92,7 +93,8 @@ def run(options: argparse.Namespace) -> int:
     names = list(LAUNCHERS) if options.launcher == 'all' else [options.launcher]
     console.write('mxhybrid: selftest on %d core%s' % (len(os.sched_getaffinity(0)),
                                                      's' * (len(os.sched_getaffinity(0)) != 1)))
-    with stopped_by_signals():
+    # SIGTERM and SIGHUP end the jobs by an exception, as Ctrl-C does.
+    with handled((signal.SIGTERM, signal.SIGHUP), lambda number, frame: sys.exit(128 + number)):
         right = [try_launcher(name, options.num_proc, options.timeout, options.verbose) for name in names]
     if all(right):
         console.write('the results of all jobs are right')
