@@ -142,34 +142,13 @@ def _joining_failed(problem: str) -> Finding:
     return Finding(GROUP, 'joining', FAILED, problem, 'look for the message in docs/troubleshooting.md')
 
 
-class _ReportOnSignal:
-    """Prints the findings of this worker if its launcher ends it: the failure of one worker ends all others."""
-
-    def __init__(self, launch: Launch):
-        self._launch = launch
-        #: The report to print, once all checks have been made.
-        self.report: Optional[Report] = None
-        signal.signal(signal.SIGTERM, self._end)
-
-    def _end(self, number: int, frame: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if self.report is not None:
-            self.print_failures('ended by its launcher; its own findings')
-        else:
-            sys.stderr.write('mxhybrid doctor: worker %d: ended by its launcher before all checks were made\n'
-                             % self._launch.rank)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(128 + number)
-
-    def print_failures(self, reason: str) -> None:
-        """Print the failed checks of this worker on standard error."""
-        assert self.report is not None
-        failed = [SharedFinding(finding, '', []) for finding in self.report.findings if finding.level == FAILED]
-        lines = ['mxhybrid doctor: worker %d on %s: %s' % (self._launch.rank, self.report.host, reason)]
-        lines += lines_of(failed, console.columns()) or ['    no problem']
-        sys.stderr.write('\n'.join(lines) + '\n')
-        sys.stderr.flush()
+def _print_failures(report: Report, reason: str) -> None:
+    """Print the failed checks of this worker on standard error."""
+    failed = [SharedFinding(finding, '', []) for finding in report.findings if finding.level == FAILED]
+    lines = ['mxhybrid doctor: worker %d on %s: %s' % (report.rank, report.host, reason)]
+    lines += lines_of(failed, console.columns()) or ['    no problem']
+    sys.stderr.write('\n'.join(lines) + '\n')
+    sys.stderr.flush()
 
 
 # ---------------------------------------------------------------------------------------------- several workers
@@ -211,7 +190,7 @@ def _can_join(report: Report) -> bool:
     return all(finding.level != FAILED or finding.name not in needed for finding in report.findings)
 
 
-def _by_joining(launch: Launch, on_signal: _ReportOnSignal, report: Report, options: argparse.Namespace) -> int:
+def _by_joining(launch: Launch, report: Report, options: argparse.Namespace) -> int:
     """Exchange findings under launch.py or MPI, by the job itself."""
     answer, problem = None, 'joining a job was not tried: solve the problems above first'
     if _can_join(report):
@@ -223,7 +202,7 @@ def _by_joining(launch: Launch, on_signal: _ReportOnSignal, report: Report, opti
         if not launch.rank:
             show(launch, [report], [_joining_failed(problem)], options.json)
         else:
-            on_signal.print_failures(problem)
+            _print_failures(report, problem)
         return 1
     if answer is None:  # only worker 0, by the ranks of the job, has an answer
         return 0
@@ -235,23 +214,34 @@ def _by_joining(launch: Launch, on_signal: _ReportOnSignal, report: Report, opti
 def run(options: argparse.Namespace) -> int:
     launch = launcher.read()
     if launch.launcher == 'none' or launch.workers == 1:
-        report = examine(launch, options.timeout)
+        own_report = examine(launch, options.timeout)
         tasks = launcher.several_tasks()
         if tasks is not None and tasks.certain and tasks.rank:  # task 0 prints the whole report
-            on_signal = _ReportOnSignal(launch)
-            on_signal.report = report
-            on_signal.print_failures('task %d of %d: its own findings' % (tasks.rank, tasks.count))
+            _print_failures(own_report, 'task %d of %d: its own findings' % (tasks.rank, tasks.count))
             return 1
-        return show(launch, [report], [], options.json)
-    on_signal = _ReportOnSignal(launch)
+        return show(launch, [own_report], [], options.json)
+    report: Optional[Report] = None
+
+    def end(number: int, _: Any) -> None:
+        """Print the findings of this worker when its launcher ends it: the failure of one worker ends all others."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if report is not None:
+            _print_failures(report, 'ended by its launcher; its own findings')
+        else:
+            sys.stderr.write('mxhybrid doctor: worker %d: ended by its launcher before all checks were made\n'
+                             % launch.rank)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
     report = examine(launch, options.timeout)
-    on_signal.report = report
     if launch.rendezvous is None:
-        return _by_joining(launch, on_signal, report, options)
+        return _by_joining(launch, report, options)
     try:
         return _by_board(launch, NoticeBoard(launch.rendezvous, _SCOPE), report, options)
     except OSError as error:
-        on_signal.print_failures('horovodrun at %s:%d cannot be reached (%s)' % (launch.rendezvous + (error,)))
+        _print_failures(report, 'horovodrun at %s:%d cannot be reached (%s)' % (launch.rendezvous + (error,)))
         return 1
 
 
