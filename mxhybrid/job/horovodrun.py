@@ -19,7 +19,7 @@ from ..messaging.addresses import check_host_name, interface_address, reserve_po
 from ..messaging.local_sockets import memory_domain
 from ..messaging.sealed import Sealer
 from ..telemetry.session import Session
-from ..watchdog.deadline import Deadline
+from ..watchdog.leaving import Deadline
 from .guard import Guard
 from .horovod import prepare_horovod
 from .job import Joined, create_native_store

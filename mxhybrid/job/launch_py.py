@@ -21,7 +21,7 @@ from ..messaging.local_sockets import memory_domain
 from ..native.arrays import host_view
 from ..servers.pickled import pickled
 from ..telemetry.session import Session
-from ..watchdog.deadline import Deadline
+from ..watchdog.leaving import Deadline
 from .guard import Guard
 from .horovod import configure_horovod, prepare_horovod
 from .job import FIRST_KEY, Joined, create_native_store
