@@ -1,4 +1,5 @@
 """Reads the JSON lines that a job with ``MXHYBRID_METRICS`` writes, even while the job is running."""
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
@@ -107,16 +108,11 @@ def _is_step(record: Any) -> bool:
 
 def _load(line: str) -> Tuple[Any, bool]:
     """Return the value of a line, or None if it has none, and whether the whole line is valid."""
-    try:
-        return json_text.parse(line), True
-    except ValueError:
-        pass
     # A job that is killed leaves half a line, and the next job writes after it.
-    begin = line.rfind(_BEGINNING)
-    try:
-        return (json_text.parse(line[begin:]) if begin > 0 else None), False
-    except ValueError:
-        return None, False
+    for begin in (0, max(0, line.rfind(_BEGINNING))):
+        with contextlib.suppress(ValueError):
+            return json_text.parse(line[begin:]), begin == 0
+    return None, False
 
 
 def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
