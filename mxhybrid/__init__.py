@@ -6,6 +6,7 @@ parameter servers; gradients of dense parameters are summed by allreduce, as in 
 The lane carries rows and sums if it is available (:mod:`mxhybrid.lane`); otherwise ps-lite and Horovod do.
 """
 import sys as _sys
+from importlib import import_module as _import_module
 from importlib.util import find_spec as _find_spec
 from os import environ as _environ
 
@@ -29,8 +30,7 @@ if not _is_tool and 'mxnet' not in _sys.modules and _find_spec('mxnet') is None:
     def __getattr__(name):
         """Import mxhybrid.checkpoint at its first use; say what the other names need."""
         if name == 'checkpoint':
-            from importlib import import_module
-            return import_module('.checkpoint', __name__)
+            return _import_module('.checkpoint', __name__)
         raise AttributeError('mxhybrid.%s needs MXNet, which is not installed here: without it there is '
                              'mxhybrid.checkpoint with open, open_tables, changes and export' % name)
 
@@ -39,8 +39,6 @@ if not _is_tool:
     import mxnet as _mxnet  # noqa: F401
 
 if not _is_tool and _is_worker():
-    import importlib as _importlib
-
     from .base.errors import CheckpointError, HybridError, InputError, JobError, SettingError
     from .base.settings import in_words as _in_words
     from .kvstore import hooks as _hooks
@@ -59,7 +57,7 @@ if not _is_tool and _is_worker():
         """Import the module of a name of the package at its first use."""
         if name not in _LATER:
             raise AttributeError('module %r has no attribute %r' % (__name__, name))
-        module = _importlib.import_module(_LATER[name], __name__)
+        module = _import_module(_LATER[name], __name__)
         value = module if name in ('checkpoint', 'elastic', 'nn', 'parallel', 'planner') else getattr(module, name)
         globals()[name] = value
         return value
@@ -95,4 +93,4 @@ if not _is_tool and _is_worker():
                'row_wise']
 
     if _STANDBY in _environ:
-        _importlib.import_module('.job.standby', __name__).stand_by()
+        _import_module('.job.standby', __name__).stand_by()

@@ -21,6 +21,7 @@ from ..base import launcher
 from ..base.errors import InputError
 from ..base.files import cannot_write
 from . import console
+from .main import run_alone
 
 #: Number of parts of a calibration, for the progress bar.
 _PARTS = 10
@@ -101,6 +102,4 @@ def run(options: argparse.Namespace) -> int:
 
 
 if __name__ == '__main__':
-    from .main import run_alone
-
     sys.exit(run_alone('calibrate'))

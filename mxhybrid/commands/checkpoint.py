@@ -13,6 +13,7 @@ from typing import Any
 
 from ..base.errors import InputError
 from . import console
+from .main import run_alone
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +56,4 @@ def run(options: argparse.Namespace) -> int:
 
 
 if __name__ == '__main__':
-    from .main import run_alone
-
     sys.exit(run_alone('checkpoint'))

@@ -11,10 +11,10 @@ _CURVE, _PLAIN_CURVE = '▁▂▃▄▅▆▇█', '_.-~=+*#'
 _BAR, _PLAIN_BAR = '█▏▎▍▌▋▊▉', '#'
 
 
-def shows(stream: IO[str], text: str = _CURVE + _BAR) -> bool:
-    """Return whether the encoding of a stream has the characters of `text`."""
+def shows(stream: IO[str]) -> bool:
+    """Return whether the encoding of a stream has the characters of curves and bars."""
     try:
-        text.encode(getattr(stream, 'encoding', None) or 'ascii')
+        (_CURVE + _BAR).encode(getattr(stream, 'encoding', None) or 'ascii')
     except (UnicodeEncodeError, LookupError):
         return False
     return True

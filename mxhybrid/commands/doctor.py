@@ -32,9 +32,8 @@ from .checks import hosts as host_checks, settings as setting_checks, software
 from .checks.comparison import GROUP, Report, SharedFinding, compare, merge_findings
 from .checks.findings import ADVICE, FAILED, FINE, Finding
 from .checks.processes import call_process, interpreter, package_environment
+from .main import run_alone
 
-#: Seconds that an import or an answer may take; the doctor as a whole takes at most a small multiple of it.
-DEFAULT_TIMEOUT_S = 60.0
 #: Seconds after its deadline that the joining process gets to report what it waited for.
 _LAST_WORDS_S = 15.0
 
@@ -46,7 +45,7 @@ _SCOPE = 'mxhybrid.doctor'
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--json', metavar='FILE', help='also write the findings as JSON into FILE; - writes them to '
                                                        'standard output instead of the text')
-    parser.add_argument('--timeout', type=float, default=DEFAULT_TIMEOUT_S, metavar='S',
+    parser.add_argument('--timeout', type=float, default=60.0, metavar='S',
                         help='seconds that each import and each answer may take (default %(default)g)')
 
 
@@ -70,33 +69,27 @@ def lines_of(shared: List[SharedFinding], width: int) -> List[str]:
     return lines
 
 
-def _title(launch: Launch, reports: List[Report]) -> str:
-    hosts = list(dict.fromkeys(report.host for report in reports))
-    if launch.launcher == 'none':
-        return 'mxhybrid: doctor %s on %s' % (__version__, hosts[0])
-    workers = launch.workers or len(reports)
-    return 'mxhybrid: doctor %s, %d worker%s of %s on %s' % (__version__, workers, 's' * (workers != 1),
-                                                             launch.launcher, ', '.join(hosts))
-
-
-def show(title: str, launch: Launch, reports: List[Report], more: List[Finding], output: Optional[str]) -> bool:
-    """Write the report; returns True if no check failed."""
+def show(launch: Launch, reports: List[Report], more: List[Finding], output: Optional[str]) -> int:
+    """Write the report; return the exit status, 0 if no check failed."""
     shared = merge_findings(reports) + [SharedFinding(finding, '', []) for finding in more]
     failed = sum(entry.finding.level == FAILED for entry in shared)
+    hosts, workers = list(dict.fromkeys(report.host for report in reports)), launch.workers or len(reports)
     if output != '-':
+        title = 'mxhybrid: doctor %s' % __version__
+        if launch.launcher != 'none':
+            title += ', %d worker%s of %s' % (workers, 's' * (workers != 1), launch.launcher)
         verdict = '%d problem%s a job from working' % (failed, 's keep' if failed != 1 else ' keeps')
-        lines = [title] + lines_of(shared, console.columns())
+        lines = ['%s on %s' % (title, ', '.join(hosts))] + lines_of(shared, console.columns())
         lines += ['', verdict if failed else 'no problem was found']
         if not failed and launch.launcher == 'none':
             lines[-1] += ': mxhybrid selftest runs small jobs'
         console.write('\n'.join(lines))
     if output:
-        _write_json(output, {'mxhybrid': __version__, 'launcher': launch.launcher,
-                             'workers': launch.workers or len(reports),
-                             'hosts': list(dict.fromkeys(report.host for report in reports)), 'ok': not failed,
+        _write_json(output, {'mxhybrid': __version__, 'launcher': launch.launcher, 'workers': workers,
+                             'hosts': hosts, 'ok': not failed,
                              'findings': [dict(asdict(entry.finding), workers=entry.ranks) for entry in shared],
                              'reports': [asdict(report) for report in reports]})
-    return not failed
+    return 1 if failed else 0
 
 
 def _write_json(path: str, content: Dict[str, Any]) -> None:
@@ -149,34 +142,13 @@ def _joining_failed(problem: str) -> Finding:
     return Finding(GROUP, 'joining', FAILED, problem, 'look for the message in docs/troubleshooting.md')
 
 
-class _ReportOnSignal:
-    """Prints the findings of this worker if its launcher ends it: the failure of one worker ends all others."""
-
-    def __init__(self, launch: Launch):
-        self._launch = launch
-        #: The report to print, once all checks have been made.
-        self.report: Optional[Report] = None
-        signal.signal(signal.SIGTERM, self._end)
-
-    def _end(self, number: int, frame: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if self.report is not None:
-            self.print_failures('ended by its launcher; its own findings')
-        else:
-            sys.stderr.write('mxhybrid doctor: worker %d: ended by its launcher before all checks were made\n'
-                             % self._launch.rank)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(128 + number)
-
-    def print_failures(self, reason: str) -> None:
-        """Print the failed checks of this worker on standard error."""
-        assert self.report is not None
-        failed = [SharedFinding(finding, '', []) for finding in self.report.findings if finding.level == FAILED]
-        lines = ['mxhybrid doctor: worker %d on %s: %s' % (self._launch.rank, self.report.host, reason)]
-        lines += lines_of(failed, console.columns()) or ['    no problem']
-        sys.stderr.write('\n'.join(lines) + '\n')
-        sys.stderr.flush()
+def _print_failures(report: Report, reason: str) -> None:
+    """Print the failed checks of this worker on standard error."""
+    failed = [SharedFinding(finding, '', []) for finding in report.findings if finding.level == FAILED]
+    lines = ['mxhybrid doctor: worker %d on %s: %s' % (report.rank, report.host, reason)]
+    lines += lines_of(failed, console.columns()) or ['    no problem']
+    sys.stderr.write('\n'.join(lines) + '\n')
+    sys.stderr.flush()
 
 
 # ---------------------------------------------------------------------------------------------- several workers
@@ -208,7 +180,7 @@ def _by_board(launch: Launch, board: NoticeBoard, report: Report, options: argpa
         more.append(_joining_failed('worker %d on %s: %s' % (rank, reports[rank].host, problem)))
     if not may_join:
         more.append(Finding(GROUP, 'joining', ADVICE, 'joining a job was not tried', 'solve the problems above first'))
-    return 0 if show(_title(launch, reports), launch, reports, more, options.json) else 1
+    return show(launch, reports, more, options.json)
 
 
 def _can_join(report: Report) -> bool:
@@ -218,7 +190,7 @@ def _can_join(report: Report) -> bool:
     return all(finding.level != FAILED or finding.name not in needed for finding in report.findings)
 
 
-def _by_joining(launch: Launch, on_signal: _ReportOnSignal, report: Report, options: argparse.Namespace) -> int:
+def _by_joining(launch: Launch, report: Report, options: argparse.Namespace) -> int:
     """Exchange findings under launch.py or MPI, by the job itself."""
     answer, problem = None, 'joining a job was not tried: solve the problems above first'
     if _can_join(report):
@@ -228,41 +200,50 @@ def _by_joining(launch: Launch, on_signal: _ReportOnSignal, report: Report, opti
             # MXNet's own launcher does not end them, and without this worker they wait for ever.
             end_processes_of_job(launch.scheduler, ('scheduler', 'server'))
         if not launch.rank:
-            show(_title(launch, [report]), launch, [report], [_joining_failed(problem)], options.json)
+            show(launch, [report], [_joining_failed(problem)], options.json)
         else:
-            on_signal.print_failures(problem)
+            _print_failures(report, problem)
         return 1
     if answer is None:  # only worker 0, by the ranks of the job, has an answer
         return 0
     reports = [replace(Report.from_json(value), rank=rank) for rank, value in enumerate(answer['reports'])]
     more = compare(reports, answer['workers'], answer)
-    return 0 if show(_title(launch, reports), launch, reports, more, options.json) else 1
+    return show(launch, reports, more, options.json)
 
 
 def run(options: argparse.Namespace) -> int:
     launch = launcher.read()
     if launch.launcher == 'none' or launch.workers == 1:
-        report = examine(launch, options.timeout)
+        own_report = examine(launch, options.timeout)
         tasks = launcher.several_tasks()
         if tasks is not None and tasks.certain and tasks.rank:  # task 0 prints the whole report
-            on_signal = _ReportOnSignal(launch)
-            on_signal.report = report
-            on_signal.print_failures('task %d of %d: its own findings' % (tasks.rank, tasks.count))
+            _print_failures(own_report, 'task %d of %d: its own findings' % (tasks.rank, tasks.count))
             return 1
-        return 0 if show(_title(launch, [report]), launch, [report], [], options.json) else 1
-    on_signal = _ReportOnSignal(launch)
+        return show(launch, [own_report], [], options.json)
+    report: Optional[Report] = None
+
+    def end(number: int, _: Any) -> None:
+        """Print the findings of this worker when its launcher ends it: the failure of one worker ends all others."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if report is not None:
+            _print_failures(report, 'ended by its launcher; its own findings')
+        else:
+            sys.stderr.write('mxhybrid doctor: worker %d: ended by its launcher before all checks were made\n'
+                             % launch.rank)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
     report = examine(launch, options.timeout)
-    on_signal.report = report
     if launch.rendezvous is None:
-        return _by_joining(launch, on_signal, report, options)
+        return _by_joining(launch, report, options)
     try:
         return _by_board(launch, NoticeBoard(launch.rendezvous, _SCOPE), report, options)
     except OSError as error:
-        on_signal.print_failures('horovodrun at %s:%d cannot be reached (%s)' % (launch.rendezvous + (error,)))
+        _print_failures(report, 'horovodrun at %s:%d cannot be reached (%s)' % (launch.rendezvous + (error,)))
         return 1
 
 
 if __name__ == '__main__':
-    from .main import run_alone
-
     sys.exit(run_alone('doctor'))

@@ -11,6 +11,7 @@ from ..base.machine import available_bytes
 from ..base.text import size_text
 from . import console
 from .checks.software import describe_build, describe_gpus, inspect_all, inspect_gpus
+from .main import run_alone
 
 #: Environment variables that are shown, and those among them whose values are secret.
 _SHOWN = re.compile(r'(MXHYBRID|HOROVOD|DMLC|MXNET|PS|OMP|MKL|KMP)_')
@@ -55,6 +56,4 @@ def run(options: argparse.Namespace) -> int:
 
 
 if __name__ == '__main__':
-    from .main import run_alone
-
     sys.exit(run_alone('env'))

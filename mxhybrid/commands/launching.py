@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from typing import Any, ContextManager, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from ..base import proc
 from ..base.launcher import OF_HOROVODRUN, OF_LAUNCH_PY, OF_OTHERS
@@ -105,7 +105,7 @@ def end(token: str, started: List['subprocess.Popen[bytes]']) -> None:
 
 
 @contextlib.contextmanager
-def _handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
+def handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
     """Install a signal handler for the duration of the block."""
     former_handlers = {number: signal.signal(number, handler) for number in numbers}
     try:
@@ -113,11 +113,6 @@ def _handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
     finally:
         for number, former in former_handlers.items():
             signal.signal(number, former)
-
-
-def stopped_by_signals() -> ContextManager[None]:
-    """Make SIGTERM and SIGHUP leave the block by an exception, as Ctrl-C does."""
-    return _handled(_STOP_SIGNALS[1:], lambda number, frame: sys.exit(128 + number))
 
 
 def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: str) -> str:
@@ -141,7 +136,7 @@ def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: st
                                       stderr=subprocess.STDOUT, start_new_session=True, cwd=os.path.dirname(log)))
         return _watch([role for role, _, _ in processes], started, seconds)
     finally:
-        with _handled(_STOP_SIGNALS, signal.SIG_IGN):
+        with handled(_STOP_SIGNALS, signal.SIG_IGN):
             end(token, started)
         reservation.close()
 

@@ -6,6 +6,7 @@ or NumPy, except for the programs of jobs, :mod:`~mxhybrid.commands.sanity` and
 :mod:`~mxhybrid.commands.checks.try_joining`.
 """
 import argparse
+import contextlib
 import importlib
 import os
 import signal
@@ -90,8 +91,6 @@ def _guarded(name: str, run: Any, options: argparse.Namespace) -> int:
 
 def _serve() -> int:
     """Serve until the job ends, as a server or scheduler of launch.py: importing MXNet does that."""
-    try:
+    with contextlib.suppress(ImportError, OSError):  # the workers of this host report what is wrong
         importlib.import_module('mxnet')
-    except (ImportError, OSError):
-        pass  # the workers of this host report what is wrong
     return 0

@@ -1,4 +1,5 @@
 """Reads the JSON lines that a job with ``MXHYBRID_METRICS`` writes, even while the job is running."""
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
@@ -7,8 +8,7 @@ from ..base.errors import InputError
 
 #: Keys that every line must have, with the types of their values.
 _NEEDED: Dict[str, Any] = {'step': int, 'store': int, 'wall': (int, float), 'seconds': (int, float),
-                           'store_seconds': (int, float), 'routes': dict, 'alpha': dict}
-
+                           'store_seconds': (int, float), 'routes': dict, 'alpha': dict, 'tables': dict}
 #: The beginning of a line.
 _BEGINNING = '{"step": '
 
@@ -42,9 +42,9 @@ class Run:
 
     def tables(self) -> List['TableSteps']:
         """Return all tables, the one with most bytes first."""
-        names = dict.fromkeys(name for step in self.steps for name in {**step['alpha'], **_tables(step)})
+        names = dict.fromkeys(name for step in self.steps for name in step['tables'])
         tables = [TableSteps(name, [step['step'] for step in self.steps],
-                             [_tables(step).get(name) for step in self.steps],
+                             [step['tables'].get(name) for step in self.steps],
                              [step['alpha'].get(name) for step in self.steps]) for name in names]
         return sorted(tables, key=lambda table: -sum(table.moved))
 
@@ -69,7 +69,7 @@ class TableSteps:
     def mean(self, name: str) -> float:
         """Return the mean of 'rows', 'pushed' or 'pulled' over the steps that recorded the table."""
         known = [count[name] for count in self.counts if count is not None]
-        return sum(known) / max(1, len(known))
+        return sum(known) / len(known)
 
     @property
     def alpha(self) -> Optional[float]:
@@ -86,10 +86,6 @@ class TableSteps:
         return routes
 
 
-def _tables(step: Dict[str, Any]) -> Dict[str, Any]:
-    return step.get('tables', {})
-
-
 def _network(step: Dict[str, Any]) -> Dict[str, Dict[str, int]]:
     return step.get('network', {})
 
@@ -102,8 +98,8 @@ def _is_step(record: Any) -> bool:
     return (isinstance(record, dict)
             and all(isinstance(record.get(name), kind) for name, kind in _NEEDED.items())
             and all(isinstance(count, dict) and {'rows', 'pushed', 'pulled'} <= set(count)
-                    for count in list(record['routes'].values()) + list(_tables(record).values()))
-            and all(isinstance(count.get('route'), str) for count in _tables(record).values())
+                    for count in list(record['routes'].values()) + list(record['tables'].values()))
+            and all(isinstance(count.get('route'), str) for count in record['tables'].values())
             and all(isinstance(count, dict) and {'sent', 'received'} <= set(count)
                     for count in _network(record).values())
             and ('commit' not in record or isinstance(record['commit'], dict)
@@ -112,16 +108,11 @@ def _is_step(record: Any) -> bool:
 
 def _load(line: str) -> Tuple[Any, bool]:
     """Return the value of a line, or None if it has none, and whether the whole line is valid."""
-    try:
-        return json_text.parse(line), True
-    except ValueError:
-        pass
     # A job that is killed leaves half a line, and the next job writes after it.
-    begin = line.rfind(_BEGINNING)
-    try:
-        return (json_text.parse(line[begin:]) if begin > 0 else None), False
-    except ValueError:
-        return None, False
+    for begin in (0, max(0, line.rfind(_BEGINNING))):
+        with contextlib.suppress(ValueError):
+            return json_text.parse(line[begin:]), begin == 0
+    return None, False
 
 
 def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
@@ -130,11 +121,7 @@ def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
 
     Jobs append to a file, so it may hold several of them, and each may have several stores.  A store's steps count up
     from 1: a lower number means that another job has begun.  Incomplete lines, such as the last one while a job writes
-    it, are left out.
-
-    - `source`: the name of the file, for messages.
-
-    Raises InputError if a line is something else than a step, or no line is a step.
+    it, are left out.  Raises InputError, which names the `source`, if another line is no step, or no line is a step.
     """
     runs: List[Run] = []
     current: Dict[int, Run] = {}

@@ -10,6 +10,7 @@ from typing import Any, Dict, List
 from ..base.errors import InputError
 from ..base.figures import new_figure, save_figure
 from . import console
+from .main import run_alone
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +72,4 @@ def run(options: argparse.Namespace) -> int:
 
 
 if __name__ == '__main__':
-    from .main import run_alone
-
     sys.exit(run_alone('partitions'))

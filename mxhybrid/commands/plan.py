@@ -25,6 +25,8 @@ from ..base.files import cannot_write
 from ..base.settings import resolve
 from ..base.text import aligned, seconds_text, size_text
 from . import console
+from .launching import handled
+from .main import run_alone
 
 #: Maximal number of ranks of a formula, which evaluates all grids.
 _MOST_RANKS = 1 << 16
@@ -169,26 +171,6 @@ def _formula(options: argparse.Namespace, net: Any, shapes: List[Any], types: Li
         draw_costs(cost_rows(layers, batch, ranks, network), options.formula_png)
 
 
-class _Interruption:
-    """Handles Ctrl-C: during a search the first one ends the search with its best plan; any other one ends the command.
-    """
-
-    def __init__(self) -> None:
-        self.came = self.may_wait = False
-
-    def __enter__(self) -> '_Interruption':
-        self._former = signal.signal(signal.SIGINT, self._take)
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        signal.signal(signal.SIGINT, self._former)
-
-    def _take(self, *_: Any) -> None:
-        if self.came or not self.may_wait:
-            raise KeyboardInterrupt
-        self.came = True
-
-
 class _Planning:
     """A prediction, comparison or search for a network on a cluster."""
 
@@ -260,18 +242,28 @@ class _Planning:
 
         options = self._options
         memory_bytes = None if options.memory is None else options.memory * 1e9
-        with tqdm(total=options.budget, desc='search', disable=None, bar_format='{desc}: {bar} {postfix}') as bar:
-            with _Interruption() as interruption:
-                def progress(now: Any) -> bool:
-                    interruption.may_wait = True
-                    if now.proposals % _BAR_STEP == 0:
-                        bar.n = min(now.elapsed, options.budget)
-                        bar.set_postfix_str('%d plans, best %s' % (now.proposals, seconds_text(now.best)))
-                    return interruption.came
+        has_begun = is_interrupted = False
 
-                found = self._planner.search(options.budget, options.proposals, options.seed, memory_bytes, start,
-                                             progress, options.patience)
-        if interruption.came:
+        def interrupt(*_: Any) -> None:
+            """Handle Ctrl-C: the first one ends a search with its best plan; any other one ends the command."""
+            nonlocal is_interrupted
+            if is_interrupted or not has_begun:
+                raise KeyboardInterrupt
+            is_interrupted = True
+
+        def progress(now: Any) -> bool:
+            nonlocal has_begun
+            has_begun = True
+            if now.proposals % _BAR_STEP == 0:
+                bar.n = min(now.elapsed, options.budget)
+                bar.set_postfix_str('%d plans, best %s' % (now.proposals, seconds_text(now.best)))
+            return is_interrupted
+
+        with tqdm(total=options.budget, desc='search', disable=None, bar_format='{desc}: {bar} {postfix}') as bar, \
+                handled([signal.SIGINT], interrupt):
+            found = self._planner.search(options.budget, options.proposals, options.seed, memory_bytes, start,
+                                         progress, options.patience)
+        if is_interrupted:
             console.write('interrupted: this is the best plan so far\n')
         return found
 
@@ -324,6 +316,4 @@ class _Planning:
 
 
 if __name__ == '__main__':
-    from .main import run_alone
-
     sys.exit(run_alone('plan'))

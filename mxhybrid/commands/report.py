@@ -6,15 +6,18 @@ running.  A file may hold several jobs, one after the other; the last one is sho
 import argparse
 import statistics
 import sys
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 from ..base.errors import InputError
+from ..base.figures import new_figure, save_figure
 from ..base.text import aligned, seconds_text, size_text
 from . import console
-from .drawing import draw_run
+from .main import run_alone
 from .metrics_file import Run, TableSteps, read
 
 _BAR_COLUMNS, _LABEL_COLUMNS = 20, 12
+#: Share of all steps from which on the name of a route fits into its bar of a chart.
+_LABELLED_SHARE = 0.25
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,11 +85,8 @@ def _bars(counts: Dict[str, List[int]], plain: bool, width: int) -> List[str]:
 
 
 def _route_words(table: TableSteps) -> str:
-    routes = table.routes()
-    if len(routes) < 2:
-        return routes[0][1] if routes else '-'
     return ', '.join('%s from step %d' % (kind, first) if number else kind
-                     for number, (first, kind) in enumerate(routes))
+                     for number, (first, kind) in enumerate(table.routes()))
 
 
 def _tables(run: Run, plain: bool) -> List[str]:
@@ -96,11 +96,10 @@ def _tables(run: Run, plain: bool) -> List[str]:
     total = sum(sum(counts) for counts in run.bytes_by_route().values())
     rows = []
     for table in tables:
-        known = any(table.counts)
         share = sum(table.moved) / total if total else 0.0
-        moved = [size_text(table.mean(direction)) if known else '-' for direction in ('pushed', 'pulled')]
+        moved = [size_text(table.mean(direction)) for direction in ('pushed', 'pulled')]
         alpha = '-' if table.alpha is None else '%.3g%%' % (100 * table.alpha)
-        rows.append([table.name, '%.0f' % table.mean('rows') if known else '-', alpha, *moved,
+        rows.append([table.name, '%.0f' % table.mean('rows'), alpha, *moved,
                      '%.0f%%' % (100 * share) if total else '-',
                      console.bar(share, _BAR_COLUMNS // 2, plain).ljust(_BAR_COLUMNS // 2), _route_words(table)])
     head = ['table', 'rows/step', 'alpha', 'pushed/step', 'pulled/step', 'of all bytes', '', 'route']
@@ -116,6 +115,50 @@ def lines_of(run: Run, plain: bool, width: int) -> List[str]:
                                                                seconds_text(sum(run.seconds)))
     return ([title, ''] + _times(run, plain, width) + [''] + _routes(run, plain, width) + _network(run, plain, width) +
             _commits(run) + [''] + _tables(run, plain))
+
+
+def draw_run(run: Run, picture: str) -> None:
+    """Draw step times, bytes by route, bytes by table, and the routes of tables, over the steps."""
+    numbers = [step['step'] for step in run.steps]
+    tables = run.tables()
+    kinds = list(run.bytes_by_route())
+    figure = new_figure(8, 9 + 0.25 * len(tables))
+    heights = [1, 1, 1, 0.2 + 0.1 * len(tables)]
+    times, routes, moved, table_routes = figure.subplots(4, 1, gridspec_kw={'height_ratios': heights})
+
+    times.plot(numbers[1:] or numbers, [1000 * seconds for seconds in run.seconds[1:] or run.seconds], label='step')
+    times.plot(numbers[1:] or numbers, [1000 * step['store_seconds'] for step in run.steps[1:] or run.steps],
+               label='in the store')
+    times.set_ylabel('ms')
+    for number, kind in enumerate(kinds):
+        routes.plot(numbers, [count / 1e6 for count in run.bytes_by_route()[kind]], label=kind,
+                    color='C%d' % (number % 10))
+    routes.set_ylabel('MB per step, by route')
+    for table in tables:
+        moved.plot(numbers, [count / 1e6 for count in table.moved], label=table.name)
+    moved.set_ylabel('MB per step, by table')
+    for row, table in enumerate(tables):
+        for first, length, kind in _stretches(table.routes(), numbers[-1] + 1):
+            color = 'C%d' % (kinds.index(kind) % 10)
+            table_routes.broken_barh([(first - 0.5, length)], (row - 0.4, 0.8), facecolors=color)
+            if length >= _LABELLED_SHARE * len(numbers):  # shorter bars are told apart by colour
+                table_routes.annotate(kind, (first, row), va='center', fontsize='x-small')
+    table_routes.set_yticks(range(len(tables)))
+    table_routes.set_yticklabels([table.name for table in tables], fontsize='small')
+    table_routes.set_xlabel('step')
+    for axes in (times, routes, moved, table_routes):
+        axes.set_xlim(numbers[0] - 0.5, numbers[-1] + 0.5)
+        if axes is not table_routes:
+            axes.set_ylim(bottom=0)
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(fontsize='small', loc='best', framealpha=0.5)
+    save_figure(figure, picture)
+
+
+def _stretches(routes: List[Tuple[int, str]], end: int) -> List[Tuple[int, int, str]]:
+    """Return the first step, the number of steps and the name of each route of a table."""
+    ends = [first for first, _ in routes[1:]] + [end]
+    return [(first, after - first, kind) for (first, kind), after in zip(routes, ends)]
 
 
 def choose(runs: List[Run], number: Any) -> Run:
@@ -145,6 +188,4 @@ def run(options: argparse.Namespace) -> int:
 
 
 if __name__ == '__main__':
-    from .main import run_alone
-
     sys.exit(run_alone('report'))

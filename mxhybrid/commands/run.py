@@ -25,6 +25,7 @@ from ..elastic import horovodrun
 from ..elastic.hosts import Host, parse_hosts
 from ..elastic.launcher import ElasticLauncher, Options
 from .checks.processes import interpreter
+from .main import run_alone
 
 #: A function that returns the command line of a generation on some hosts.
 Command = Callable[[List[Host]], List[str]]
@@ -138,6 +139,4 @@ def run(options: argparse.Namespace) -> int:
 
 
 if __name__ == '__main__':
-    from .main import run_alone
-
     sys.exit(run_alone('run'))

@@ -21,13 +21,12 @@ import mxhybrid
 
 from ..job.join import current
 from ..native.trainers import is_row_sparse
+from .selftest import TOLERANCE
 
 WORDS, BINS, WIDTH, INPUTS, OUTPUTS = 1000, 300, 16, 12, 5
 BATCH, STEPS, RATE = 48, 6, 0.05
 PARTITIONS = {'*words*': 5, '*': 2}
 OPTIMIZERS = ('sgd', 'adam')
-#: Maximal difference of float32 values that are summed in different orders; weights are below 1.
-TOLERANCE = 2e-5  # also in mxhybrid.commands.selftest
 #: Offset of tcpi_bytes_acked and tcpi_bytes_received in struct tcp_info (linux/tcp.h), and bytes to ask for.
 _BYTES_AT, _INFO_BYTES = 120, 256
 

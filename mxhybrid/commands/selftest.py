@@ -16,19 +16,22 @@ The exit status is 0 if the results of all jobs were right, else 1.
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 from ..base.text import size_text
 from . import console
-from .launching import LAUNCHERS, run_job, stopped_by_signals
+from .launching import LAUNCHERS, handled, run_job
+from .main import run_alone
 
 _JOB = ['-m', 'mxhybrid.commands.sanity']
 #: Number of lines that are shown of a failed job's output, and seconds that a job may take.
 _TAIL, _TIMEOUT_S = 25, 120.0
-#: See :mod:`mxhybrid.commands.sanity`, which needs MXNet to be imported.
+#: Maximal difference of float32 values that are summed in different orders; weights are below 1.
 TOLERANCE = 2e-5
 
 
@@ -63,28 +66,18 @@ def judge(results: List[Dict[str, Any]], workers: int) -> Tuple[bool, str]:
     return True, '%s; %s sent, %s received' % (compared, size_text(sent), size_text(received))
 
 
-def _results(directory: str) -> List[Dict[str, Any]]:
-    results = []
-    for name in os.listdir(directory):
-        if name.startswith('rank') and name.endswith('.json'):
-            with open(os.path.join(directory, name)) as handle:
-                results.append(json.load(handle))
-    return results
-
-
 def try_launcher(launcher: str, workers: int, seconds: float, verbose: bool) -> bool:
     """Run the job through one launcher and print the outcome; returns True if the results were right."""
     workers = 1 if launcher == 'python' else workers
     with tempfile.TemporaryDirectory(prefix='mxhybrid-selftest-') as directory:
         began = time.monotonic()
-        log = os.path.join(directory, 'log')
-        problem = run_job(launcher, _JOB + ['--out', directory], workers, seconds, log)
+        log = Path(directory, 'log')
+        problem = run_job(launcher, _JOB + ['--out', directory], workers, seconds, str(log))
         elapsed_s = time.monotonic() - began
-        right, text = (False, problem) if problem else judge(_results(directory), workers)
-        output: List[str] = []
-        if os.path.exists(log):
-            with open(log, errors='replace') as handle:
-                output = handle.read().splitlines()
+        right, text = False, problem
+        if not problem:
+            right, text = judge([json.loads(path.read_text()) for path in log.parent.glob('rank*.json')], workers)
+        output = log.read_text(errors='replace').splitlines()
     console.write('    [%s] %-10s  %d worker%s, %4.1f s: %s' % ('X' if right else ' ', launcher, workers,
                                                                 's' * (workers != 1), elapsed_s, text))
     if verbose or not right:
@@ -100,7 +93,8 @@ def run(options: argparse.Namespace) -> int:
     names = list(LAUNCHERS) if options.launcher == 'all' else [options.launcher]
     console.write('mxhybrid: selftest on %d core%s' % (len(os.sched_getaffinity(0)),
                                                      's' * (len(os.sched_getaffinity(0)) != 1)))
-    with stopped_by_signals():
+    # SIGTERM and SIGHUP end the jobs by an exception, as Ctrl-C does.
+    with handled((signal.SIGTERM, signal.SIGHUP), lambda number, frame: sys.exit(128 + number)):
         right = [try_launcher(name, options.num_proc, options.timeout, options.verbose) for name in names]
     if all(right):
         console.write('the results of all jobs are right')
@@ -110,6 +104,4 @@ def run(options: argparse.Namespace) -> int:
 
 
 if __name__ == '__main__':
-    from .main import run_alone
-
     sys.exit(run_alone('selftest'))

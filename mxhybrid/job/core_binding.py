@@ -7,7 +7,7 @@ The processes that a script forks, such as data loaders, may use all cores again
 """
 import contextlib
 import os
-from typing import Collection, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
+from typing import Collection, Dict, FrozenSet, List, Optional, Sequence, Set
 
 from ..base import log, proc
 from ..base.errors import SettingError
@@ -24,10 +24,9 @@ _TOPOLOGY = '/sys/devices/system/cpu/cpu%d/topology/%s'
 def bind_to_cores(topology: Topology, collective: Collective, only_if_filled: bool) -> None:
     """Bind this worker to its share of the cores of its machine (collective).
 
-    - `only_if_filled`: bind only the workers of machines that they fill, see :func:`_fills`.
-
-    Raises SettingError if the cores of a machine cannot be divided equally among its workers, or its workers may use
-    different cores, of which some are common; then on all workers.  With `only_if_filled`, such workers are not bound.
+    With `only_if_filled`, bind only the workers of machines that they fill, see :func:`_fills`.  Otherwise raise
+    SettingError on all workers if the cores of a machine cannot be divided equally among its workers, or its workers
+    may use different cores, of which some are common.
     """
     allowed = os.sched_getaffinity(0)
     # Containers of one machine are several hosts, but share its cores.
@@ -43,10 +42,9 @@ def bind_to_cores(topology: Topology, collective: Collective, only_if_filled: bo
 
 
 def _fills(cores: Sequence[int], threads: Sequence[Optional[int]]) -> bool:
-    """Return whether workers that may use the same cores compute with as many threads as there are cores, each of them
-    with the same number.
+    """Return whether workers that share `cores` have a thread for each core, and all equally many.
 
-    - `threads`: for each worker: the threads of its operators; None if OMP_NUM_THREADS is not set.
+    `threads` are those of each worker's operators, None if OMP_NUM_THREADS is not set.
     """
     return threads[0] is not None and len(set(threads)) == 1 and len(threads) * threads[0] == len(cores)
 
@@ -101,11 +99,7 @@ def _check_disjoint(ranks: Sequence[int], hosts: Sequence[str], allowed: Sequenc
 
 def in_order(cores: Collection[int]) -> List[int]:
     """Return cores with neighbours side by side: by processor, then by the physical core that hyperthreads share."""
-    return sorted(cores, key=_position)
-
-
-def _position(core: int) -> Tuple[int, int, int]:
-    return _number(core, 'physical_package_id'), _number(core, 'core_id'), core
+    return sorted(cores, key=lambda core: (_number(core, 'physical_package_id'), _number(core, 'core_id'), core))
 
 
 def _number(core: int, name: str) -> int:

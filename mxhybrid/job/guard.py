@@ -6,8 +6,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from ..base.settings import Settings
 from ..messaging.sealed import new_secret
 from ..telemetry.session import Session
-from ..watchdog.deadline import Deadline
-from ..watchdog.leaving import leave
+from ..watchdog.leaving import Deadline, leave
 from ..watchdog.lifeline import Lifeline
 from ..watchdog.monitor import Monitor
 from .launch_py_processes import end_processes_of_job

@@ -1,6 +1,6 @@
 """Prepare Horovod before it starts: its time limits, and under launch.py the variables that horovodrun would set."""
 import os
-from typing import Any, List, Optional
+from typing import List, Optional
 
 from ..base.settings import Limits
 from .roll_call import MOST_EXTENSION
@@ -38,27 +38,20 @@ def _count(name: str) -> int:
     return max(1, int(text)) if text.isdigit() else 1
 
 
-def configure_horovod(slot: Any, root_address: str, rendezvous_port: int, interface: Optional[str]) -> None:
-    """Set the variables that horovodrun would set; `interface` is the network interface, if it is known."""
-    values = {'HOROVOD_HOSTNAME': slot.hostname, 'HOROVOD_RANK': slot.rank, 'HOROVOD_SIZE': slot.size,
-              'HOROVOD_LOCAL_RANK': slot.local_rank, 'HOROVOD_LOCAL_SIZE': slot.local_size,
-              'HOROVOD_CROSS_RANK': slot.cross_rank, 'HOROVOD_CROSS_SIZE': slot.cross_size,
+def configure_horovod(hosts: List[str], rank: int, root_address: str, rendezvous_port: int,
+                      interface: Optional[str]) -> None:
+    """Set the variables that horovodrun would set for the worker `rank`.
+
+    `hosts` has the host of every rank; `interface` is the network interface, if it is known.
+    """
+    host = hosts[rank]
+    local_rank = hosts[:rank].count(host)
+    peers = [other for other in dict.fromkeys(hosts) if hosts.count(other) > local_rank]
+    values = {'HOROVOD_HOSTNAME': host, 'HOROVOD_RANK': rank, 'HOROVOD_SIZE': len(hosts),
+              'HOROVOD_LOCAL_RANK': local_rank, 'HOROVOD_LOCAL_SIZE': hosts.count(host),
+              'HOROVOD_CROSS_RANK': peers.index(host), 'HOROVOD_CROSS_SIZE': len(peers),
               'HOROVOD_CONTROLLER': 'gloo', 'HOROVOD_CPU_OPERATIONS': 'gloo',
               'HOROVOD_GLOO_RENDEZVOUS_ADDR': root_address, 'HOROVOD_GLOO_RENDEZVOUS_PORT': rendezvous_port}
     if interface is not None:
         values['HOROVOD_GLOO_IFACE'] = interface
     os.environ.update({name: str(value) for name, value in values.items()})
-
-
-def slots_of(hosts: List[str]) -> List[Any]:
-    """Return Horovod's description of every rank, given the host of every rank."""
-    from horovod.runner.common.util.hosts import SlotInfo
-
-    local_ranks = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
-    order = list(dict.fromkeys(hosts))
-    slots = []
-    for rank, host in enumerate(hosts):
-        peers = [other for other in order if hosts.count(other) > local_ranks[rank]]
-        slots.append(SlotInfo(hostname=host, rank=rank, local_rank=local_ranks[rank], cross_rank=peers.index(host),
-                              size=len(hosts), local_size=hosts.count(host), cross_size=len(peers)))
-    return slots

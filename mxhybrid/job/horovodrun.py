@@ -19,7 +19,7 @@ from ..messaging.addresses import check_host_name, interface_address, reserve_po
 from ..messaging.local_sockets import memory_domain
 from ..messaging.sealed import Sealer
 from ..telemetry.session import Session
-from ..watchdog.deadline import Deadline
+from ..watchdog.leaving import Deadline
 from .guard import Guard
 from .horovod import prepare_horovod
 from .job import Joined, create_native_store
@@ -55,7 +55,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     collective = Collective(hvd)
     rank, num_workers = collective.rank, collective.size
     if num_workers == 1:
-        roll_call.joined()
+        roll_call.joined.set()
         guard.end_servers()
         refuse_lone_task()
         return None
@@ -92,7 +92,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     guard.connect(addresses['monitor'], rank, addresses['secret'])
     with contextlib.suppress(OSError):  # without the compiled library, SIGTERM ends this worker at once
         library.load().delay_sigterm(_SIGTERM_DELAY_S)
-    roll_call.joined()
+    roll_call.joined.set()
     native = {'DMLC_PS_ROOT_URI': str(addresses['scheduler'][0]), 'DMLC_PS_ROOT_PORT': str(addresses['scheduler'][1]),
               'DMLC_NUM_WORKER': str(clients), 'DMLC_NUM_SERVER': str(num_servers),
               'DMLC_NODE_HOST': address}

@@ -1,10 +1,7 @@
 """Join the job that a launcher started, once per process, and agree with the other workers on every store.
 
-A store is made in two phases:
-
-1. :func:`resolve_store` finds the settings of the store, in this process alone.
-2. :func:`join` joins the job, if this process has not joined one before, or agrees with the other workers on a further
-   store.  All workers make this call together.
+A store is made in two phases: :func:`resolve_store`, in this process alone, and :func:`join`, which all workers call
+together.
 
 :mod:`mxhybrid.job.horovodrun` and :mod:`mxhybrid.job.launch_py` join the jobs of their launchers.  Without a launcher
 the job has one process, in which MXNet's local store does the work.
@@ -18,15 +15,7 @@ from typing import Any, Dict, NamedTuple, Optional
 from ..base import launcher, log
 from ..base.errors import SettingError
 from ..base.launcher import Launch
-from ..base.settings import (
-    DECLARED,
-    WORKER_0,
-    Settings,
-    as_written,
-    check_equal,
-    resolve,
-    variable,
-)
+from ..base.settings import DECLARED, WORKER_0, Settings, as_written, check_equal, resolve, variable
 from ..telemetry.session import Session
 from ..watchdog.leaving import leave
 from . import horovodrun, launch_py

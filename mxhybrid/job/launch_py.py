@@ -21,9 +21,9 @@ from ..messaging.local_sockets import memory_domain
 from ..native.arrays import host_view
 from ..servers.pickled import pickled
 from ..telemetry.session import Session
-from ..watchdog.deadline import Deadline
+from ..watchdog.leaving import Deadline
 from .guard import Guard
-from .horovod import configure_horovod, prepare_horovod, slots_of
+from .horovod import configure_horovod, prepare_horovod
 from .job import FIRST_KEY, Joined, create_native_store
 from .rendezvous_server import RendezvousServer
 from .transport_choice import lane_unavailable_reason, reaches_gpus, sums_by_lane, takes_lane
@@ -56,14 +56,13 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         record.update(monitor=guard.monitor.address, secret=secret, rendezvous=rendezvous.port)
     with Deadline(settings.timeout, 'the other workers to exchange addresses'):
         peers = exchange_natively(native, record)
-        hosts = [peer['host'] for peer in peers]
-        slots = slots_of(hosts)
+    hosts = [peer['host'] for peer in peers]
     guard.connect(peers[0]['monitor'], rank, peers[0]['secret'])
     telemetry.agree(peers[0]['telemetry'], rank)
     if len(set(hosts)) > 1:
         check_host_name()
     if not hvd.is_initialized():
-        configure_horovod(slots[rank], peers[0]['address'], peers[0]['rendezvous'],
+        configure_horovod(hosts, rank, peers[0]['address'], peers[0]['rendezvous'],
                           launch.interface or interface_of(address))
         prepare_horovod(settings.limits, sums_by_lane(settings, bool(hvd.nccl_built())))
         with Deadline(settings.timeout, 'Horovod to connect its workers'):

@@ -9,6 +9,7 @@ It serves one start of Horovod.  Under horovodrun, a script that later adds a pr
 horovodrun's server, whose address is in the environment again; under launch.py there is none, so these calls are errors
 (:meth:`mxhybrid.comm.collective.Collective.refuse_new_connections`).
 """
+import contextlib
 import errno
 import os
 import selectors
@@ -160,12 +161,9 @@ class RendezvousServer:
         """Answer a request and close its connection."""
         connection.is_closed = True
         self._selector.unregister(connection.sock)
-        with connection.sock as sock:
-            try:
-                sock.settimeout(_REQUEST_S)  # the answer fits into the buffer of the socket
-                sock.sendall(b'HTTP/1.0 %s\r\nContent-Length: %d\r\n\r\n%s' % (status.encode(), len(body), body))
-            except OSError:
-                pass  # the client has gone
+        with connection.sock as sock, contextlib.suppress(OSError):  # the client may have gone
+            sock.settimeout(_REQUEST_S)  # the answer fits into the buffer of the socket
+            sock.sendall(b'HTTP/1.0 %s\r\nContent-Length: %d\r\n\r\n%s' % (status.encode(), len(body), body))
 
     def _drop(self, connection: _Connection) -> None:
         if connection.path:

@@ -29,7 +29,8 @@ class RollCall:
         #: The notice board; None if there is none.
         self.board = None if address is None else NoticeBoard(address, 'mxhybrid')
         self._rank, self._size = rank, size
-        self._joined = threading.Event()
+        #: Set once the lifeline watches: it ends the watch for the launcher.
+        self.joined = threading.Event()
         self._extended_s = 0.0
 
     def answer(self) -> None:
@@ -43,21 +44,17 @@ class RollCall:
                 pass  # the thread of watch() notices it
 
     def watch(self) -> None:
-        """Start a thread that ends this process, until :meth:`joined`, if the launcher ends."""
+        """Start a thread that ends this process, until :attr:`joined`, if the launcher ends."""
         if self.board is not None:
             threading.Thread(target=self._watch, args=[self.board.address], name='mxhybrid-launcher',
                              daemon=True).start()
 
-    def joined(self) -> None:
-        """Stop the watch: the lifeline watches from now on."""
-        self._joined.set()
-
     def _watch(self, address: Tuple[str, int]) -> None:
-        while not self._joined.wait(WATCH_S):
+        while not self.joined.wait(WATCH_S):
             try:
                 socket.create_connection(address, timeout=_CONNECT_S).close()
             except ConnectionRefusedError:
-                if not self._joined.is_set():
+                if not self.joined.is_set():
                     leave('worker %d ends, because the launcher at %s:%d has ended' % ((self._rank,) + address))
             except OSError:
                 pass  # the main thread has a deadline

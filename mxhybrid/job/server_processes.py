@@ -44,7 +44,7 @@ _MODULES = {'scheduler': 'mxhybrid.servers.scheduler', 'server': 'mxhybrid.serve
 
 
 class ServerProcesses:
-    """The scheduler and the servers of one worker.
+    """The scheduler and the servers of one worker, given by their `roles`: 'scheduler' or 'server'.
 
     A process is started first and told its job later, in a line on its standard input, so that it imports its modules
     while the workers connect.  The line also holds the secret of the job, which no environment has.  A process whose
@@ -55,7 +55,8 @@ class ServerProcesses:
     which it dies, is the thread that started it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, roles: List[str]):
+        self.roles = roles
         self._on_death: Callable[[str], None] = lambda text: None
         #: The environment of all processes.
         self.environment = _environment()
@@ -66,9 +67,11 @@ class ServerProcesses:
         #: Processes to start: command line, environment, standard input, and the future of the process.
         self._requests: 'queue.SimpleQueue[Tuple[List[str], Dict[str, str], int, Future]]' = queue.SimpleQueue()
         threading.Thread(target=self._run, name='mxhybrid-servers', daemon=True).start()
+        for role in roles:
+            self._start(role)
 
-    def start(self, role: str) -> None:
-        """Start a process as `role`, 'scheduler' or 'server'; it waits for :meth:`configure`."""
+    def _start(self, role: str) -> None:
+        """Start a process, which waits for :meth:`configure`."""
         env = {'OMP_NUM_THREADS': '1', **self.environment, 'MXHYBRID_ROLE': role, 'MXHYBRID_PARENT': str(os.getpid())}
         started: 'Future[subprocess.Popen]' = Future()
         own_end, end_of_process = socket.socketpair()
@@ -91,11 +94,6 @@ class ServerProcesses:
             with contextlib.suppress(OSError):  # watch() reports one that has ended
                 own_end.sendall(line.encode())
                 own_end.shutdown(socket.SHUT_WR)  # to close it would reset the connection: the process may write
-
-    @property
-    def roles(self) -> List[str]:
-        """The role of each process."""
-        return [role for role, _ in self._processes]
 
     def pids(self) -> List[List[Any]]:
         """Return role and process id of each process."""
@@ -166,9 +164,7 @@ _early: List[ServerProcesses] = []
 def start_early(roles: List[str]) -> None:
     """Start processes for a job that this worker will join; see :meth:`ServerProcesses.wait_for_imports`."""
     if roles:
-        _early.append(ServerProcesses())
-        for role in roles:
-            _early[0].start(role)
+        _early.append(ServerProcesses(roles))
         _early[0].wait_for_imports()
 
 
@@ -181,7 +177,4 @@ def started(roles: List[str]) -> ServerProcesses:
             return early
         early.end()
         early.wait_for_exit()
-    servers = ServerProcesses()
-    for role in roles:
-        servers.start(role)
-    return servers
+    return ServerProcesses(roles)

@@ -1,5 +1,5 @@
 """Decide whether rows of a job travel by the lane: if the settings allow it and all workers can use it."""
-from typing import Any, Iterable, List
+from typing import Any, List, Sequence
 
 from ..base.errors import SettingError
 from ..base.log import get_logger
@@ -46,12 +46,11 @@ def takes_lane(settings: Settings, rank: int, reasons: List[str]) -> bool:
     return settings.row_transport != 'ps-lite'
 
 
-def is_served(settings: Settings, rank: int, domains: Iterable[str], servers: Iterable[str]) -> bool:
+def is_served(settings: Settings, rank: int, domains: Sequence[str], servers: Sequence[str]) -> bool:
     """Return whether there is a server in every memory domain that has workers, so that they can share memory.
 
     SettingError on all workers if not, and a setting asks for the lane.
     """
-    domains, servers = list(domains), list(servers)
     unserved = [domain for domain in domains if domain not in servers]
     if not unserved:
         return True

@@ -36,8 +36,8 @@ class TraceSender:
         self._lock = threading.Lock()
         lifeline.listen('pong', self._pong)
         lifeline.listen('last_events', lambda _: self.finish())
-        lifeline.every_second(self._tick)
-        lifeline.before_leaving(self.finish)
+        lifeline.every_second = self._tick
+        lifeline.before_leaving = self.finish
         self._ask_clock(FIRST_ROUND_TRIPS)
 
     def _ask_clock(self, trips: int) -> None:

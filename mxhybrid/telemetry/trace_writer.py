@@ -30,8 +30,8 @@ class TraceWriter:
         monitor.listen('ping', self._ping)
         monitor.listen('trace', self._trace)
         monitor.listen('no_more_events', self._no_more_events)
-        monitor.before_release(self._is_done)
-        monitor.after_failure(self._close_after_failure)
+        monitor.may_release = self._is_done
+        monitor.after_failure = self._close_after_failure
 
     def _ping(self, peer: Peer, sent: int) -> Dict[str, Any]:
         self._traced.add(peer.name)

@@ -22,10 +22,6 @@ class RecentCalls(NamedTuple):
         """The number of the last call."""
         return self.first + len(self.names) - 1
 
-    def name(self, number: int) -> str:
-        """Return the call with a number in the range."""
-        return self.names[number - self.first]
-
 
 class CallLog:
     """The number of collective calls that this worker has made, and the names of the last of them."""
@@ -66,7 +62,7 @@ def difference_of_calls(logs: Dict[int, Optional[RecentCalls]]) -> str:
         return ''
     first, last = max(log.first for log in known.values()), min(log.last for log in known.values())
     for number in range(first, last + 1):
-        calls = {rank: log.name(number) for rank, log in known.items()}
+        calls = {rank: log.names[number - log.first] for rank, log in known.items()}
         if len(set(calls.values())) > 1:
             return 'the first difference is call number %d: %s' % (
                 number, ', '.join('worker %d made %s' % item for item in calls.items()))

@@ -16,7 +16,7 @@ from ..base.settings import Limits
 from .activity import LATE_HEARTBEAT_S, checked_sample
 from .call_log import checked_calls, difference_of_calls
 from .heartbeat import BUSY_MESSAGE, AwakeClock
-from .identity import sample_process, state_of, this_process
+from .identity import CAUSES, sample_process, state_of, this_process
 from .peers import Peer
 from .script import AN_ARRAY
 from .standstill import ADVICE, Standstill, failures_of
@@ -74,10 +74,9 @@ class FailureDetector:
         if self._probes and not self._sees(peer):
             answer['probes'] = [prober.probe for prober in self._probes if not prober.has_left][:_MAX_PROBES]
         if 'process' in beat:
-            peer.process = dict(beat['process'])
-            assert peer.key is not None
-            self._introduced.add(peer.key)
-            self._awaited.pop(peer.key, None)
+            key = peer.introduce(dict(beat['process']))
+            self._introduced.add(key)
+            self._awaited.pop(key, None)
             answer['process'] = self._this_process
         if peer.is_worker:
             if 'log' in beat:
@@ -167,7 +166,8 @@ class FailureDetector:
                 texts.append('host %s (%s) has been silent for %.0f s: it hangs, or its network is cut'
                              % (host, ', '.join(peer.name for peer in silent_on_host), silent_s))
             else:
-                texts += ['%s has been silent for %.0f s: %s' % (peer.name, silent_s, _cause(peer))
+                texts += ['%s has been silent for %.0f s: %s' % (peer.name, silent_s, CAUSES.get(
+                    state_of(peer.process), 'it is stopped, its host hangs, or the network to it is cut'))
                           for peer in silent_on_host]
         return texts
 
@@ -221,15 +221,6 @@ class FailureDetector:
     def _detect_standstill(self, peers: List[Peer], now: float) -> Optional[Failure]:
         text = self._standstill.detect([peer for peer in peers if peer.is_worker], now)
         return None if text is None else Failure(text, [])
-
-
-def _cause(peer: Peer) -> str:
-    state = state_of(peer.process)
-    if state in ('T', 't'):
-        return 'it is stopped, by a signal or a debugger'
-    if state == 'D':
-        return 'it hangs in the kernel'
-    return 'it hangs' if state else 'it is stopped, its host hangs, or the network to it is cut'
 
 
 def _processes(peers: Iterable[Peer]) -> List[Dict[str, Any]]:

@@ -4,8 +4,6 @@ A process that is stopped, a host that hangs and a link that is cut close no con
 heartbeat each second from the thread of its lifeline, and the monitor answers each of them.  After too long a silence
 the monitor ends the job, see :mod:`mxhybrid.watchdog.failure_detector`; a process that misses the monitor ends itself.
 
-The heartbeat of a worker also says how many collective calls the worker has made, and where its script is.
-
 Silence is measured on a clock that stands still while the process that measures does not run.  Otherwise a process that
 was stopped, swapped out or suspended would find all others silent when it continues.
 """
@@ -14,7 +12,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import activity
-from .identity import pid_space, sample_process, script_location, state_of, this_process
+from .identity import CAUSES, pid_space, sample_process, script_location, state_of, this_process
 from .liveness_probe import query_probe
 
 #: Seconds between two heartbeats.
@@ -25,10 +23,6 @@ AWAKE_S = 2.0
 #: Message about a silent process that computes, by its name and the seconds of its silence.
 BUSY_MESSAGE = ('%s has been silent for %.0f s, though it computes: an operation such as a long sort or pickle.loads '
                 'keeps its Python from running other threads')
-
-#: Why the monitor is silent, by the state letter of its process.
-_CAUSES = {'T': 'it is stopped, by a signal or a debugger', 't': 'a debugger holds it', 'D': 'it hangs in the kernel',
-           'S': 'it hangs', 'R': 'it hangs'}
 
 
 class AwakeClock:
@@ -123,7 +117,7 @@ class Heartbeat:
             sample = query_probe(self._probes[0])
             if sample is None:  # try another probe the next time
                 self._probes.append(self._probes.pop(0))
-        if sample is not None and sample['state'] in _CAUSES:
+        if sample is not None and sample['state'] in CAUSES:
             self._state = sample['state']
         elif sample is None and is_elsewhere:
             self._state = ''  # on this host no link can be cut: a process without a sample has just ended
@@ -163,5 +157,5 @@ class Heartbeat:
             if not self._stall or silent_s <= max(self._stall, self._limit):
                 return None
             return BUSY_MESSAGE % ('worker 0, which watches the job,', silent_s)
-        return 'worker 0, which watches the job, has been silent for %.0f s: %s' % (silent_s, _CAUSES.get(
+        return 'worker 0, which watches the job, has been silent for %.0f s: %s' % (silent_s, CAUSES.get(
             self._state, 'it is stopped, a host hangs, or the network between it and this process is cut'))

@@ -7,11 +7,14 @@ import socket
 import sys
 import sysconfig
 import threading
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Optional
 
 from ..base import proc
 from . import activity
 
+#: Causes of the silence of a process, by its state letter.
+CAUSES = {'T': 'it is stopped, by a signal or a debugger', 't': 'a debugger holds it', 'D': 'it hangs in the kernel',
+          'S': 'it hangs', 'R': 'it hangs'}
 #: Folders of libraries, which hold no script of a user.
 _LIBRARIES = tuple(os.path.join(path, '') for path in sorted({
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), sysconfig.get_paths()['stdlib'],
@@ -54,21 +57,12 @@ def kill_processes(processes: Any) -> None:
 
 def script_location() -> str:
     """Return the innermost line of the main thread outside of libraries, for example ``'train.py:81 in main'``."""
-    with _without_collector():
-        return _innermost_line(sys._current_frames().get(threading.main_thread().ident or 0))
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Prevent garbage collection in this thread until the end of the block.
-
-    ``f_back`` of CPython 3.11 makes an object, which may start a collection.  If a collection frees an array of MXNet,
-    the main thread runs during the collection, and the frames that are being read may end.
-    """
+    # f_back of CPython 3.11 makes an object, which may start a garbage collection.  If that frees an array of MXNet,
+    # the main thread runs meanwhile, and the frames that are being read may end.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        yield
+        return _innermost_line(sys._current_frames().get(threading.main_thread().ident or 0))
     finally:
         if was_enabled:
             gc.enable()

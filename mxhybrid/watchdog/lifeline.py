@@ -11,9 +11,7 @@ collective calls, and waits until all scripts have ended.  A worker that has mad
 and gets an error.  The watch lasts until each process has reported that it has left the job: the native exit barriers
 would wait for dead processes, too.
 
-Deadlocks among collective calls are found in the same way.  Heartbeats name the call in which a worker waits; if all
-workers wait for long in different ones, none of them can ever return.  A worker that makes no progress sends its last
-calls, :mod:`mxhybrid.watchdog.call_log`, so that the monitor finds the first one in which workers differ.
+Workers that wait for each other are found in the same way, see :mod:`mxhybrid.watchdog.standstill`.
 
 Other modules may send messages of their own over these connections: see `listen` at either end.
 """
@@ -33,7 +31,7 @@ from .admission import answer_challenge
 from .call_log import CallLog, RecentCalls, checked_calls, difference_of_calls
 from .heartbeat import Heartbeat
 from .leaving import ABORT_STATUS, ECHO_DELAY_S, LAST_WORDS_S, brief, leave
-from .liveness_probe import ProbeServer
+from .liveness_probe import serve_samples
 from .messages import LineBuffer, Sender, decode, send
 from .script import ScriptWatcher
 
@@ -78,16 +76,17 @@ class Lifeline:
         self._waiting: Optional[str] = None
         #: The number of blocks of :meth:`busy` that are under way.
         self._busy = 0
-        #: For each worker whose script has ended: the number of its calls, and the last of them.
-        self._ended: Dict[int, Tuple[int, Optional[RecentCalls]]] = {}
+        #: The last calls of each worker whose script has ended.
+        self._ended: Dict[int, RecentCalls] = {}
         self._rank = rank
         self._heartbeat = Heartbeat(timeout, rank >= 0)
         self._listeners: Dict[str, Callable[[Any], None]] = {
             'beat': self._handle_heartbeat_answer, 'sample': self._sample,
             'release': lambda _: self._released.set(), 'all_settled': lambda _: self._all_settled.set(),
             'all_left': lambda _: self._all_left.set()}
-        self._ticks: List[Callable[[], None]] = []
-        self._last_words: List[Callable[[], None]] = []
+        #: The thread calls these about every second, and before this process ends because another one failed.
+        self.every_second: Callable[[], None] = lambda: None
+        self.before_leaving: Callable[[], None] = lambda: None
         self._send_heartbeat()
         os.register_at_fork(after_in_child=self._sock.close)
         self._thread = threading.Thread(target=self._run, name='mxhybrid-lifeline', daemon=True)
@@ -98,14 +97,6 @@ class Lifeline:
     def listen(self, kind: str, act: Callable[[Any], None]) -> None:
         """Register ``act(message[kind])`` to be called by the lifeline's thread for messages with `kind`."""
         self._listeners[kind] = act
-
-    def every_second(self, act: Callable[[], None]) -> None:
-        """Register `act` to be called by the lifeline's thread about every second."""
-        self._ticks.append(act)
-
-    def before_leaving(self, act: Callable[[], None]) -> None:
-        """Register `act` to be called before this process ends because another one failed."""
-        self._last_words.append(act)
 
     def send(self, message: Dict[str, Any]) -> bool:
         """Send a message to the monitor and return whether it was sent."""
@@ -148,11 +139,9 @@ class Lifeline:
         if echo:
             time.sleep(ECHO_DELAY_S)
         self._end_announced = True
-        try:
+        with contextlib.suppress(OSError):
             if self.send({'fail': text}):
                 self._sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass
 
     def fails_like_another(self, text: str) -> bool:
         """Report that this process fails with `text`; return whether another one has failed before, with that text."""
@@ -165,8 +154,7 @@ class Lifeline:
 
         If another process dies during the wait, this process ends.
         """
-        log = self.calls.recent()
-        return self.send({'done': log.last, 'log': log}) and self._released.wait()
+        return self.send({'done': self.calls.recent()}) and self._released.wait()
 
     def settle(self) -> None:
         """Report that this worker needs the servers no more, and wait until no worker needs them."""
@@ -199,8 +187,7 @@ class Lifeline:
         lines = LineBuffer()
         while True:
             self._send_heartbeat()
-            for act in list(self._ticks):
-                act()
+            self.every_second()
             if not self._readable.poll(1000):
                 continue
             try:
@@ -246,9 +233,8 @@ class Lifeline:
         if 'abort' in message:
             self._end_with_job(message['abort'], message.get('writer'), message.get('silent', ()))
         elif 'finished' in message:
-            log = None if message.get('log') is None else checked_calls(message['log'])
             with self._lock:
-                self._ended[message['finished']] = message['calls'], log
+                self._ended[message['finished']] = checked_calls(message['log'])
                 problem = self._missing_worker()
             if problem is not None:
                 self.fail('%s cannot go on: %s' % (self._name, problem))
@@ -262,11 +248,11 @@ class Lifeline:
 
     def _missing_worker(self) -> Optional[str]:
         """Return a sentence about a worker whose script ended before the last call of this one; None if none did."""
-        for rank, (calls, log) in self._ended.items():
-            if self.calls.count > calls:
+        for rank, log in self._ended.items():
+            if self.calls.count > log.last:
                 difference = difference_of_calls({rank: log, self._rank: self.calls.recent()})
                 return ('worker %d ended its script after %d collective calls, this worker is at number %d%s: '
-                        'give every worker the same number of steps' % (rank, calls, self.calls.count,
+                        'give every worker the same number of steps' % (rank, log.last, self.calls.count,
                                                                         difference and '; ' + difference))
         return None
 
@@ -276,7 +262,7 @@ class Lifeline:
             host = self._sock.getsockname()[0]
             if not host.startswith('127.'):  # on loopback no process of another host needs the probe
                 with contextlib.suppress(OSError):
-                    self._heartbeat.probe = ProbeServer(host, self._heartbeat.sample_monitor).address
+                    self._heartbeat.probe = serve_samples(host, self._heartbeat.sample_monitor)
 
     def _sample(self, processes: List[Dict[str, Any]]) -> None:
         self.send({'samples': [[process, identity.sample_process(process)] for process in processes]})
@@ -299,8 +285,7 @@ class Lifeline:
 
     def _send_last_words(self) -> None:
         self.send({'bye': True})
-        for act in self._last_words:
-            act()
+        self.before_leaving()
 
 
 def _connect(address: Tuple[str, int], timeout: float, secret: str, name: str, rank: int) -> socket.socket:

@@ -19,26 +19,25 @@ PROBE_S = 0.5
 MAX_ANSWER_BYTES = 1 << 20
 
 
-class ProbeServer:
-    """A server at an address of `host` that sends the result of `sample` to each process that connects."""
+def serve_samples(host: str, sample: Callable[[], Optional[ThreadSample]]) -> Tuple[str, int]:
+    """Start a thread that sends the result of `sample` to each process that connects; return its address on `host`."""
+    listener = socket.create_server((host, 0))
+    os.register_at_fork(after_in_child=listener.close)
 
-    def __init__(self, host: str, sample: Callable[[], Optional[ThreadSample]]):
-        self._listener = socket.create_server((host, 0))
-        self._sample = sample
-        self.address: Tuple[str, int] = self._listener.getsockname()[:2]
-        os.register_at_fork(after_in_child=self._listener.close)
-        threading.Thread(target=self._serve, name='mxhybrid-probe', daemon=True).start()
-
-    def _serve(self) -> None:
+    def serve() -> None:
         while True:
             try:
-                connection, _ = self._listener.accept()
+                connection, _ = listener.accept()
             except OSError:  # the client has gone, or this process has no file descriptor left
                 time.sleep(PROBE_S)
                 continue
             with contextlib.suppress(OSError), connection:
                 connection.settimeout(PROBE_S)
-                send(connection, self._sample())
+                send(connection, sample())
+
+    threading.Thread(target=serve, name='mxhybrid-probe', daemon=True).start()
+    address: Tuple[str, int] = listener.getsockname()[:2]
+    return address
 
 
 def query_probe(address: Tuple[str, int]) -> Optional[ThreadSample]:

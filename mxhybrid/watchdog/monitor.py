@@ -1,4 +1,5 @@
 """The job monitor: notices when a process of the job dies, tells all others, and coordinates the orderly end."""
+import contextlib
 import os
 import selectors
 import socket
@@ -60,8 +61,10 @@ class Monitor:
         self._listeners: Dict[str, Act] = {
             'beat': self._detector.handle_heartbeat, 'servers': self._detector.expect_servers,
             'samples': lambda peer, samples: self._detector.add_samples(self.peers(), samples)}
-        self._release_conditions: List[Callable[[], bool]] = []
-        self._after_failure: List[Callable[[], None]] = []
+        #: Whether the workers may leave, once all scripts have ended.
+        self.may_release: Callable[[], bool] = lambda: True
+        #: The thread calls this again and again, once the job has failed.
+        self.after_failure: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name='mxhybrid-monitor', daemon=True)
         self._selector.register(self._listener, selectors.EVENT_READ)
         os.register_at_fork(after_in_child=self._close_in_child)
@@ -83,14 +86,6 @@ class Monitor:
     def listen(self, kind: str, act: Act) -> None:
         """Register ``act(peer, message[kind])`` for messages with `kind`; the monitor's thread sends its answer."""
         self._listeners[kind] = act
-
-    def before_release(self, is_done: Callable[[], bool]) -> None:
-        """Register a condition: after all scripts have ended, the workers stay until `is_done` returns true."""
-        self._release_conditions.append(is_done)
-
-    def after_failure(self, act: Callable[[], None]) -> None:
-        """Register `act` to be called by the monitor's thread, again and again, once the job has failed."""
-        self._after_failure.append(act)
 
     def peers(self) -> List[Peer]:
         """Return the processes that are connected."""
@@ -142,15 +137,13 @@ class Monitor:
             for sock in self._admission.overdue():
                 self._refuse(sock)
             self._check_processes()
-            if (not self._released and len(self._finished) == self._workers
-                    and all(is_done() for is_done in self._release_conditions)):
+            if not self._released and len(self._finished) == self._workers and self.may_release():
                 self._released = True
                 self.tell({'release': True})
             if self._released and not self._all_left and self._all_have_left():
                 self._end_watch()
             if self.failure is not None:
-                for act in self._after_failure:
-                    act()
+                self.after_failure()
 
     def _check_processes(self) -> None:
         """Report unexplained deaths, and the findings of the failure detector, every :data:`CHECK_S` at most."""
@@ -278,12 +271,10 @@ class Monitor:
         elif 'server_died' in message:
             self.report_failure(str(message['server_died']), writer=peer.name)
         elif 'done' in message:
+            peer.log = checked_calls(message['done'])
             self._finished.add(peer.rank)
             peer.has_ended = True
-            log = {} if 'log' not in message else {'log': message['log']}
-            if log:
-                peer.log = checked_calls(message['log'])
-            self.tell({'finished': peer.rank, 'calls': message['done'], **log})
+            self.tell({'finished': peer.rank, 'log': peer.log})
         elif 'settled' in message:
             self._settled.add(peer.rank)
             if self._settled.issuperset(range(self._workers)):
@@ -299,10 +290,8 @@ class Monitor:
 
 
 def _try_send(sock: socket.socket, message: Dict[str, Any]) -> None:
-    try:
+    with contextlib.suppress(OSError):
         send(sock, message)
-    except OSError:
-        pass
 
 
 def _address_of(sock: socket.socket) -> str:

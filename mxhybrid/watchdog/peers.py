@@ -18,6 +18,9 @@ class Peer:
         #: The identity of the process, see :mod:`mxhybrid.watchdog.identity`, and the address of its liveness probe.
         self.process: Optional[Dict[str, Any]] = None
         self.probe: List[Any] = []
+        #: Its host, and the space in which its process id has a meaning, '' while unknown; that space, and the id.
+        self.host = self.pid_space = ''
+        self.key: Optional[Tuple[str, int]] = None
         #: For a worker: the number of its collective calls, the last of them, and the location of its script.
         self.calls = 0
         self.call = self.location = ''
@@ -43,20 +46,11 @@ class Peer:
     def is_worker(self) -> bool:
         return self.rank >= 0
 
-    @property
-    def host(self) -> str:
-        """The name of its host; empty while it is not known."""
-        return '' if self.process is None else str(self.process['host'])
-
-    @property
-    def pid_space(self) -> str:
-        """The space in which its process id has a meaning; empty while it is not known."""
-        return '' if self.process is None else str(self.process['pid_space'])
-
-    @property
-    def key(self) -> Optional[Tuple[str, int]]:
-        """The space of its process id, and the id."""
-        return None if self.process is None else (self.pid_space, int(self.process['pid']))
+    def introduce(self, process: Dict[str, Any]) -> Tuple[str, int]:
+        """Record the identity of the process, and return its key."""
+        key = str(process['pid_space']), int(process['pid'])
+        self.host, self.pid_space, self.key, self.process = str(process['host']), key[0], key, process
+        return key
 
     def mark_heard(self, now: float, patience: float) -> None:
         """Record that the process sent something."""

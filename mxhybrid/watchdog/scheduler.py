@@ -22,26 +22,15 @@ def _greets(address: Tuple[str, int]) -> bool:
     """Return whether a greeting comes in time; ConnectionRefusedError or FileNotFoundError if no process listens."""
     deadline = time.monotonic() + _ANSWER_S
     try:
-        with _connected(address) as connection:
+        with socket.socket(socket.AF_UNIX if launcher.is_local() else socket.AF_INET) as connection:
+            connection.settimeout(_ANSWER_S)
+            connection.connect(_LOCAL_PATH % address[1] if launcher.is_local() else address)
             connection.settimeout(max(0.01, deadline - time.monotonic()))
             return connection.recv(1) != b''
     except (ConnectionRefusedError, FileNotFoundError):
         raise
     except OSError:
         return False
-
-
-def _connected(address: Tuple[str, int]) -> socket.socket:
-    if not launcher.is_local():
-        return socket.create_connection(address, timeout=_ANSWER_S)
-    connection = socket.socket(socket.AF_UNIX)
-    try:
-        connection.settimeout(_ANSWER_S)
-        connection.connect(_LOCAL_PATH % address[1])
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def watch_scheduler(address: Tuple[str, int], limit: float, on_failure: Callable[[str], None],

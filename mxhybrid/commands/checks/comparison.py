@@ -133,11 +133,9 @@ def _storage(reports: List[Report]) -> List[Finding]:
 
 
 def compare(reports: List[Report], workers: int, meeting: Optional[Dict[str, Any]]) -> List[Finding]:
-    """Return the findings that only a comparison of workers shows.
+    """Return the findings that only a comparison of the reports that arrived shows; `workers` is the number of all.
 
-    - `reports`: the reports that arrived.
-    - `workers`: the number of all workers.
-    - `meeting`: the answer of :mod:`mxhybrid.commands.checks.try_joining` in worker 0, if there is one.
+    `meeting` is the answer of :mod:`mxhybrid.commands.checks.try_joining` in worker 0, if there is one.
     """
     missing = sorted(set(range(workers)) - {report.rank for report in reports})
     findings = []

@@ -1,4 +1,5 @@
 """Checks of the host: its name, network, shared memory, limits, cores, and storage for tables."""
+import contextlib
 import fcntl
 import json
 import os
@@ -12,13 +13,13 @@ from typing import Any, Callable, Dict, List, Optional
 from ...base.errors import SettingError
 from ...base.launcher import Launch
 from ...base.machine import openmp_threads
+from ...base.setting_values import MEMORY
 from ...base.settings import Settings, resolve
 from ...base.text import size_text
 from . import storage
 from .findings import ADVICE, FAILED, FINE, Finding
-from .processes import OutOfTime, call_process, interpreter, package_environment, within
-
-GROUP = 'Host'
+from .processes import call_process, interpreter, package_environment, within
+from .storage import GROUP
 
 #: Descriptors that a worker needs by itself, and for each other process of the job: Horovod connects all workers with
 #: each other, several times, ps-lite all workers with all servers, and all processes with worker 0.
@@ -36,7 +37,7 @@ def _name(launch: Launch, seconds: float) -> Finding:
     began = time.monotonic()
     try:
         address = within(seconds, lambda: socket.gethostbyname(name))
-    except (OSError, OutOfTime) as error:
+    except OSError as error:
         return Finding(GROUP, 'name', FAILED, 'host name %r does not resolve (%s): Horovod looks it up and would crash'
                        % (name, error), advice, data)
     data.update(address=address, seconds=round(time.monotonic() - began, 3))
@@ -84,26 +85,22 @@ def _interfaces(launch: Launch) -> Finding:
 def _own_addresses(interface: Optional[str]) -> List[str]:
     """Return the addresses on which this host's processes will listen."""
     addresses = ['127.0.0.1']
-    try:
+    with contextlib.suppress(KeyError, OSError):  # other checks report it
         addresses.append(_addresses()[interface] if interface else socket.gethostbyname(socket.gethostname()))
-    except (KeyError, OSError):
-        pass  # other checks report it
     return list(dict.fromkeys(addresses))
 
 
-def _speak(address: str, seconds: float) -> int:
-    """Listen on a port that the system chooses, connect to it, and send a byte; return the port."""
+def _speak(address: str, seconds: float) -> None:
+    """Listen on a port that the system chooses, connect to it, and send a byte."""
     with socket.create_server((address, 0)) as server:
         server.settimeout(seconds)
-        port = server.getsockname()[1]
-        with socket.create_connection((address, port), timeout=seconds) as client:
+        with socket.create_connection(server.getsockname(), timeout=seconds) as client:
             accepted, _ = server.accept()
             with accepted:
                 accepted.settimeout(seconds)
                 client.sendall(b'!')
                 if accepted.recv(1) != b'!':
                     raise OSError('the byte that was sent did not arrive')
-    return port
 
 
 def _ports(launch: Launch, seconds: float) -> Finding:
@@ -112,7 +109,7 @@ def _ports(launch: Launch, seconds: float) -> Finding:
         addresses = within(seconds, lambda: _own_addresses(launch.interface))
         for address in addresses:
             _speak(address, seconds)
-    except (OSError, OutOfTime) as error:
+    except OSError as error:
         return Finding(GROUP, 'ports', FAILED, 'cannot listen on, or connect to, a port of %s (%s)'
                        % (addresses[-1] if addresses else 'this host', error),
                        'allow TCP between the ports that the system gives to processes, see '
@@ -123,11 +120,9 @@ def _ports(launch: Launch, seconds: float) -> Finding:
 
 def _shared_memory(seconds: float) -> Finding:
     data: Dict[str, Any] = {}
-    try:
+    with contextlib.suppress(OSError):
         status = os.statvfs('/dev/shm')
         data.update(shm=status.f_blocks * status.f_frsize, shm_free=status.f_bavail * status.f_frsize)
-    except OSError:
-        pass
     ended = call_process(interpreter() + ['-m', 'mxhybrid.commands.checks.try_shared_memory'], seconds,
                          package_environment())
     if 'ModuleNotFoundError' in ended.last_words():
@@ -198,7 +193,8 @@ def check(launch: Launch, seconds: float) -> List[Finding]:
         lambda: _name(launch, seconds), lambda: _interfaces(launch), lambda: _ports(launch, seconds),
         lambda: _shared_memory(seconds), lambda: _commits(seconds), lambda: _files(launch), lambda: _cores(launch),
         storage.memory]
-    checks += [partial(storage.check_directory, directory) for directory in storage.directories(settings)]
+    directories = dict.fromkeys(path for _, path in settings.storage if path != MEMORY)
+    checks += [partial(storage.check_directory, directory) for directory in directories]
     return [_guarded(host_check) for host_check in checks] + storage.check_budget(settings)
 
 

@@ -1,11 +1,14 @@
 """Runs code that may crash or hang, in its own process or thread and with a deadline."""
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import threading
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 from ...base.machine import describe_status
@@ -14,31 +17,20 @@ from ...base.machine import describe_status
 ANSWER = 'mxhybrid-answer '
 
 
-class OutOfTime(Exception):
-    """A check did not end in time."""
-
-
 def within(seconds: float, function: Callable[[], Any]) -> Any:
-    """Call a function that may block for ever, in a thread that is abandoned if the time is up.
-
-    Raises OutOfTime if the function did not return within `seconds`.
-    """
-    outcome: List[Any] = []
+    """Call a function that may block for ever, in a thread; after `seconds`, abandon it and raise TimeoutError."""
+    outcome: 'Future[Any]' = Future()
 
     def call() -> None:
         try:
-            outcome.extend([True, function()])
+            outcome.set_result(function())
         except BaseException as error:
-            outcome.extend([False, error])
+            outcome.set_exception(error)
 
-    thread = threading.Thread(target=call, name='mxhybrid-check', daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if len(outcome) < 2:
-        raise OutOfTime('no answer within %g s' % seconds)
-    if not outcome[0]:
-        raise outcome[1]
-    return outcome[1]
+    threading.Thread(target=call, name='mxhybrid-check', daemon=True).start()
+    if not wait([outcome], seconds).done:
+        raise TimeoutError('no answer within %g s' % seconds)
+    return outcome.result()
 
 
 def interpreter() -> List[str]:
@@ -84,15 +76,10 @@ def call_process(argv: List[str], seconds: float, env: Dict[str, str], text: str
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
         source.write(text.encode())
         source.seek(0)
-        with subprocess.Popen(argv, stdin=source, stdout=output, stderr=errors, env=env) as process:
-            status: Optional[int] = None
-            try:
-                status = process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                pass
-            finally:
-                if process.poll() is None:
-                    process.kill()
+        status: Optional[int] = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = subprocess.run(argv, stdin=source, stdout=output, stderr=errors, env=env, timeout=seconds,
+                                    check=False).returncode
         return Ended(status, *(_content(handle) for handle in (output, errors)))
 
 
@@ -104,9 +91,7 @@ def _content(handle: Any) -> str:
 def package_environment() -> Dict[str, str]:
     """Return the environment for another Python process that imports this package, wherever that is installed."""
     env = dict(os.environ)
-    parent = os.path.abspath(__file__)
-    for _ in range(4):
-        parent = os.path.dirname(parent)
+    parent = str(Path(os.path.abspath(__file__)).parents[3])
     paths = [os.path.abspath(path) for path in env.get('PYTHONPATH', '').split(os.pathsep) if path]
     env['PYTHONPATH'] = os.pathsep.join([parent] + paths)
     return env

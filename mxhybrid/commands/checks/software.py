@@ -28,8 +28,6 @@ _INSTALL = {
     'mxhybrid': 'solve the problems of MXNet and Horovod, or install mxhybrid again',
 }
 _TITLES = {'numpy': 'NumPy', 'psutil': 'psutil', 'mxnet': 'MXNet', 'horovod': 'Horovod', 'mxhybrid': 'mxhybrid'}
-#: Actions of :mod:`.inspect_package` by name, if it does not import a package of that name.
-_ACTS = {'gpus': 'looking for GPUs'}
 #: Names of CUDA's libraries.
 _OF_CUDA = re.compile(r'lib(cu|nccl|nv)\w*\.so')
 #: Features of MXNet's build that are shown.
@@ -46,7 +44,7 @@ def inspect(name: str, seconds: float) -> Dict[str, Any]:
     env = {key: value for key, value in package_environment().items()
            if not key.startswith(launcher.OF_HOROVODRUN + launcher.OF_LAUNCH_PY)}
     ended = call_process(argv, seconds, env)
-    answer, act = ended.answer(), _ACTS.get(name, 'import ' + name)
+    answer, act = ended.answer(), 'looking for GPUs' if name == 'gpus' else 'import ' + name
     if answer is None:
         last = ended.last_words()
         return {'problem': '%s %s%s' % (act, ended.how(seconds), ': ' + last if last else '')}
@@ -86,17 +84,7 @@ def describe_gpus(known: Dict[str, Any]) -> str:
 
 def split_version(text: str) -> Tuple[int, ...]:
     """Return the leading numbers of a version."""
-    numbers = []
-    for part in text.split('.'):
-        digits = ''
-        for letter in part:
-            if not letter.isdigit():
-                break
-            digits += letter
-        if not digits:
-            break
-        numbers.append(int(digits))
-    return tuple(numbers)
+    return tuple(int(number) for number in re.split(r'[^\d.]', text)[0].split('.') if number)
 
 
 def _python() -> Finding:

@@ -2,7 +2,6 @@
 from typing import List
 
 from ...base.machine import available_bytes, cgroup_limit, total_bytes
-from ...base.setting_values import MEMORY
 from ...base.settings import Settings, variable
 from ...base.storage_probe import problem_with, reserves_blocks, volume_of
 from ...base.text import size_text
@@ -20,10 +19,6 @@ def memory() -> Finding:
     if limit is not None:
         text += '; the limit of the cgroup is %s' % size_text(limit)
     return Finding(GROUP, 'memory', FINE, text, data={'free': free, 'total': total, 'limit': limit})
-
-
-def directories(settings: Settings) -> List[str]:
-    return list(dict.fromkeys(path for _, path in settings.storage if path != MEMORY))
 
 
 def check_directory(directory: str) -> Finding:

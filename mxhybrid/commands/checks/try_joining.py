@@ -5,7 +5,6 @@ It reads a report as JSON and, in worker 0, writes those of all workers.
 """
 import json
 import os
-import socket
 import sys
 import time
 from typing import Any, Dict, List
@@ -66,8 +65,8 @@ def main() -> None:
             readings.append(exchange(time.time(), 'mxhybrid.doctor.clocks'))
         answer = {'reports': exchange(report, 'mxhybrid.doctor.reports'), 'offsets': clock_offsets(readings)}
         right = not job.collective.any(not right, 'mxhybrid.doctor.right')
-    answer.update(right=right, hosts=job.topology.hosts, servers=job.num_servers, workers=job.num_workers,
-                  host=socket.gethostname(), files=len(os.listdir('/proc/self/fd')))
+    answer.update(right=right, servers=job.num_servers, workers=job.num_workers,
+                  files=len(os.listdir('/proc/self/fd')))
     if job.rank == 0:
         sys.stdout.write('\n' + ANSWER + json.dumps(answer) + '\n')
         sys.stdout.flush()

@@ -21,9 +21,7 @@ RECORDED = Path(__file__).parent / 'recorded' / 'steps.jsonl'
 def record(step, store=0, seconds=0.01, routes=None, tables=None, **more):
     """A line as a job writes it."""
     found = {'step': step, 'store': store, 'wall': 1e9 + step, 'seconds': seconds, 'store_seconds': seconds / 2,
-             'routes': routes or {}, 'alpha': dict.fromkeys(tables or {}, 0.5)}
-    if tables is not None:
-        found['tables'] = tables
+             'routes': routes or {}, 'alpha': dict.fromkeys(tables or {}, 0.5), 'tables': tables or {}}
     return json.dumps(dict(found, **more))
 
 
@@ -132,8 +130,6 @@ def test_reports_without_bytes_or_tables():
         {'local': {'rows': 0, 'pushed': 0, 'pulled': 0}}, {'allreduce': {'rows': 2, 'pushed': 8, 'pulled': 8}})]
     assert 'nothing was sent' in '\n'.join(lines_of(one, True, 80))
     assert 'all parameters are dense' in '\n'.join(lines_of(dense, True, 80))
-    old, _ = metrics_file.parse([record(1, alpha={'words': 0.25})], 'file')  # written before records had tables
-    assert lines_of(old[0], True, 80)[-1].split()[:3] == ['words', '-', '25%']
 
 
 def test_runs_are_chosen():

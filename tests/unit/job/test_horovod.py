@@ -1,13 +1,13 @@
 """The variables that Horovod gets before it starts."""
 import collections
 import os
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, strategies as st
 
 from mxhybrid.base.settings import Limits
-from mxhybrid.job import horovod
-from mxhybrid.job.horovod import prepare_horovod
+from mxhybrid.job.horovod import configure_horovod, prepare_horovod
 
 pytestmark = pytest.mark.both_pythons
 
@@ -59,36 +59,42 @@ def test_a_value_of_the_user_counts(monkeypatch):
     assert os.environ[TIMEOUT] == '7' and os.environ[CYCLE] == '2'
 
 
-FIELDS = ('hostname', 'rank', 'local_rank', 'cross_rank', 'size', 'local_size', 'cross_size')
+FIELDS = ('hostname', 'rank', 'size', 'local_rank', 'local_size', 'cross_rank', 'cross_size')
 
 
-def described(slots):
-    """Horovod's slot objects as comparable tuples."""
-    return [tuple(getattr(slot, field) for field in FIELDS) for slot in slots]
+def places_of(hosts):
+    """Return the variables of every rank, as tuples in the order of `FIELDS`."""
+    places = []
+    for rank in range(len(hosts)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, 'environ', {})
+            configure_horovod(hosts, rank, '10.0.0.1', 7, None)
+            places.append([os.environ['HOROVOD_' + field.upper()] for field in FIELDS])
+    return [(host, *map(int, numbers)) for host, *numbers in places]
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5))
-def test_slots_of_grouped_hosts_are_those_that_horovodrun_assigns(counts):
+def test_grouped_hosts_have_the_places_that_horovodrun_assigns(counts):
     horovod_hosts = pytest.importorskip('horovod.runner.common.util.hosts')
     hosts = ['host%d' % number for number, count in enumerate(counts) for _ in range(count)]
     infos = [horovod_hosts.HostInfo('host%d' % number, count) for number, count in enumerate(counts)]
-    assert described(horovod.slots_of(hosts)) == described(horovod_hosts.get_host_assignments(infos, len(hosts)))
+    slots = horovod_hosts.get_host_assignments(infos, len(hosts))
+    assert places_of(hosts) == [tuple(getattr(slot, field) for field in FIELDS) for slot in slots]
 
 
 @given(st.lists(st.sampled_from('abcd'), min_size=1, max_size=12))
-def test_slots_of_hosts_in_any_order_are_consistent(hosts):
-    pytest.importorskip('horovod')
-    slots = horovod.slots_of(hosts)
-    assert [slot.rank for slot in slots] == list(range(len(hosts)))
-    assert [slot.hostname for slot in slots] == hosts
-    assert {slot.size for slot in slots} == {len(hosts)}
+def test_places_of_hosts_in_any_order_are_consistent(hosts):
+    places = [SimpleNamespace(**dict(zip(FIELDS, place))) for place in places_of(hosts)]
+    assert [place.rank for place in places] == list(range(len(hosts)))
+    assert [place.hostname for place in places] == hosts
+    assert {place.size for place in places} == {len(hosts)}
     for host in set(hosts):
-        here = [slot for slot in slots if slot.hostname == host]
-        assert [slot.local_rank for slot in here] == list(range(len(here)))
-        assert {slot.local_size for slot in here} == {len(here)}
+        here = [place for place in places if place.hostname == host]
+        assert [place.local_rank for place in here] == list(range(len(here)))
+        assert {place.local_size for place in here} == {len(here)}
     by_local_rank = collections.defaultdict(list)
-    for slot in slots:
-        by_local_rank[slot.local_rank].append(slot)
+    for place in places:
+        by_local_rank[place.local_rank].append(place)
     for peers in by_local_rank.values():
-        assert sorted(slot.cross_rank for slot in peers) == list(range(len(peers)))
-        assert {slot.cross_size for slot in peers} == {len(peers)}
+        assert sorted(place.cross_rank for place in peers) == list(range(len(peers)))
+        assert {place.cross_size for place in peers} == {len(peers)}

@@ -81,7 +81,7 @@ def test_a_launcher_that_is_gone_is_named(gone):
 def test_only_a_starting_worker_ends_with_the_launcher(address, gone):
     program = ('import sys, time\nfrom mxhybrid.job.roll_call import RollCall\n'
                'call = RollCall(("127.0.0.1", int(sys.argv[1])), 1, 2)\ncall.answer()\ncall.watch()\n'
-               'if sys.argv[2] == "joined":\n    call.joined()\ntime.sleep(float(sys.argv[3]))')
+               'if sys.argv[2] == "joined":\n    call.joined.set()\ntime.sleep(float(sys.argv[3]))')
     gone = str(gone[1])
     done = subprocess.run([sys.executable, '-c', program, gone, 'starting', '60'], stderr=subprocess.PIPE, timeout=60)
     assert done.returncode == 1

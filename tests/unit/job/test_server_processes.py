@@ -37,11 +37,11 @@ def start_servers(tmp_path, monkeypatch):
     """Make server processes that run a given text, by a stand-in for the package."""
     started = []
 
-    def start(text):
+    def start(text, *roles):
         write_module(tmp_path, text)
         monkeypatch.syspath_prepend(str(tmp_path))
         deaths = []
-        started.append(ServerProcesses())
+        started.append(ServerProcesses(list(roles)))
         return started[-1], deaths
 
     yield start
@@ -59,8 +59,8 @@ def test_servers_get_no_variables_of_workers(start_servers, tmp_path, monkeypatc
         monkeypatch.setenv(name, '3')
     monkeypatch.setenv('KEPT', 'yes')
     monkeypatch.setenv('OUT', str(tmp_path / 'out'))
-    servers, _ = start_servers("import json, os\njson.dump(dict(os.environ), open(os.environ['OUT'], 'w'))")
-    servers.start('server')
+    servers, _ = start_servers("import json, os\njson.dump(dict(os.environ), open(os.environ['OUT'], 'w'))",
+                               'server')
     servers.wait_for_exit()
     text = (tmp_path / 'out').read_text()
     assert not re.findall('HOROVOD_|OMPI_|PMI_|PMIX_|DMLC_ROLE', text)
@@ -83,8 +83,7 @@ open(os.environ['OUT'], 'w').write(repr((secret, secret in seen, os.environ['DML
 
 def test_servers_wait_for_instructions_and_hide_the_secret(start_servers, tmp_path, monkeypatch):
     monkeypatch.setenv('OUT', str(tmp_path / 'out'))
-    servers, _ = start_servers(READ_INSTRUCTIONS)
-    servers.start('server')
+    servers, _ = start_servers(READ_INSTRUCTIONS, 'server')
     servers.wait_for_imports()
     time.sleep(0.3)
     assert not (tmp_path / 'out').exists()
@@ -110,8 +109,7 @@ def test_early_processes_serve_in_the_same_environment_only(start_servers, monke
 @pytest.mark.parametrize('waits', [False, True])
 def test_servers_without_instructions_end_with_their_worker(start_servers, tmp_path, monkeypatch, waits):
     monkeypatch.setenv('OUT', str(tmp_path / 'out'))
-    servers, _ = start_servers(READ_INSTRUCTIONS)
-    servers.start('server')
+    servers, _ = start_servers(READ_INSTRUCTIONS, 'server')
     process = servers._processes[0][1]
     if waits:
         assert select.select(servers._inputs, [], [], 30)[0]  # its line was not read: the connection will be reset
@@ -137,8 +135,7 @@ def test_an_import_that_does_not_end_keeps_nobody_waiting(start_servers, monkeyp
 
 
 def test_a_server_that_died_before_its_instructions_is_reported(start_servers):
-    servers, deaths = start_servers('raise SystemExit(3)')
-    servers.start('server')
+    servers, deaths = start_servers('raise SystemExit(3)', 'server')
     pid = servers._processes[0][1].pid
     until(lambda: servers._processes[0][1].poll() is not None)
     servers.configure({}, 'abc')
@@ -154,19 +151,19 @@ def test_servers_have_only_the_import_path(start_servers, tmp_path, monkeypatch)
         (planted / (name + '.py')).write_text('raise SystemExit("planted")')
     (tmp_path / 'beside.py').write_text('')
     monkeypatch.setenv('OUT', str(tmp_path / 'out'))
-    servers, _ = start_servers("import json, os, secrets, sys, beside\n"
-                               "json.dump(sys.path, open(os.environ['OUT'], 'w'))")
+    start_servers("import json, os, secrets, sys, beside\n"
+                  "json.dump(sys.path, open(os.environ['OUT'], 'w'))")
     monkeypatch.chdir(planted)
-    servers.start('server')
-    servers.wait_for_exit()
+    ServerProcesses(['server']).wait_for_exit()
     assert json.loads((tmp_path / 'out').read_text()) == sys.path
 
 
 def test_servers_outlive_the_thread_that_started_them(start_servers):
-    servers, deaths = start_servers('import time; time.sleep(60)')
-    thread = threading.Thread(target=servers.start, args=('server',))
+    started = []
+    thread = threading.Thread(target=lambda: started.append(start_servers('import time; time.sleep(60)', 'server')))
     thread.start()
     thread.join()
+    (servers, deaths), = started
     servers.watch(deaths.append)
     assert [role for role, _ in servers.pids()] == ['server']
     # Each look at it comes after the thread's end, and a signal would have come with that.
@@ -175,16 +172,13 @@ def test_servers_outlive_the_thread_that_started_them(start_servers):
 
 
 def test_an_impossible_start_is_the_callers_error(start_servers, monkeypatch):
-    servers, _ = start_servers('')
     monkeypatch.setattr(sys, 'executable', '/nonexistent/python')
     with pytest.raises(FileNotFoundError, match='/nonexistent/python'):
-        servers.start('server')
+        start_servers('', 'server')
 
 
 def test_the_death_of_a_server_is_reported_once(start_servers):
-    servers, deaths = start_servers('import time; time.sleep(60)')
-    servers.start('scheduler')
-    servers.start('server')
+    servers, deaths = start_servers('import time; time.sleep(60)', 'scheduler', 'server')
     servers.watch(deaths.append)
     pid = servers._processes[1][1].pid
     os.kill(pid, signal.SIGKILL)
@@ -196,8 +190,7 @@ def test_the_death_of_a_server_is_reported_once(start_servers):
 
 def test_servers_may_end_after_wait_for_exit_and_must(start_servers, monkeypatch):
     monkeypatch.setattr('mxhybrid.job.server_processes.EXIT_GRACE_S', 0.2)
-    servers, deaths = start_servers('import time; time.sleep(60)')
-    servers.start('server')
+    servers, deaths = start_servers('import time; time.sleep(60)', 'server')
     servers.watch(deaths.append)
     servers.wait_for_exit()
     assert servers._processes[0][1].returncode == -signal.SIGKILL

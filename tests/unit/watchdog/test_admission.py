@@ -156,8 +156,8 @@ def serves(monitor):
     """Return whether a process of the job can still join."""
     with connect(monitor) as peer, peer.makefile() as answers:
         send(peer, answer_challenge(peer, SECRET, NAME, 0))
-        send(peer, {'done': 1})
-        found = json.loads(answers.readline()) == {'finished': 0, 'calls': 1}
+        send(peer, {'done': [1, ['push']]})
+        found = json.loads(answers.readline()) == {'finished': 0, 'log': [1, ['push']]}
         send(peer, {'bye': True})
     return found
 

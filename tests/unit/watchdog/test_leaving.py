@@ -89,10 +89,10 @@ def test_an_orderly_end_has_its_own_status():
 
 PROGRAM = '''
 import time
-from mxhybrid.watchdog import deadline
-deadline.ECHO_DELAY_S = 0.0
+from mxhybrid.watchdog import leaving
+leaving.ECHO_DELAY_S = 0.0
 extensions = %r
-with deadline.Deadline(0.2, 'the others', missing=lambda: 'worker 1', extension=lambda: extensions.pop(0)):
+with leaving.Deadline(0.2, 'the others', missing=lambda: 'worker 1', extension=lambda: extensions.pop(0)):
     time.sleep(%r)
 print('done')
 '''

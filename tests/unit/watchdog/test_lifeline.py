@@ -317,10 +317,10 @@ def test_messages_may_arrive_in_pieces():
     with socket.create_connection(monitor.address) as peer, peer.makefile() as answers:
         peer.settimeout(LIMIT_S)
         hello = json.dumps(answer_challenge(peer, SECRET, 'worker 0', 0)).encode()
-        for piece in (hello[:20], hello[20:] + b'\n{"do', b'ne": 4}\n'):
+        for piece in (hello[:20], hello[20:] + b'\n{"do', b'ne": [4, ["push"]]}\n'):
             peer.sendall(piece)
             time.sleep(0.02)
-        assert json.loads(answers.readline()) == {'finished': 0, 'calls': 4}
+        assert json.loads(answers.readline()) == {'finished': 0, 'log': [4, ['push']]}
         assert json.loads(answers.readline()) == {'release': True}
 
 

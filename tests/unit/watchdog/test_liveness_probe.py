@@ -8,7 +8,7 @@ import pytest
 from mxhybrid.base import proc
 from mxhybrid.watchdog import identity
 from mxhybrid.watchdog.activity import Activity
-from mxhybrid.watchdog.liveness_probe import MAX_ANSWER_BYTES, PROBE_S, ProbeServer, query_probe
+from mxhybrid.watchdog.liveness_probe import MAX_ANSWER_BYTES, PROBE_S, query_probe, serve_samples
 
 pytestmark = pytest.mark.both_pythons
 
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.both_pythons
 def test_a_probe_answers_every_client(program):
     process = program('computes')
     known = dict(identity.this_process(), pid=process.pid, started=proc.state_and_start(process.pid)[1])
-    probe = ProbeServer('127.0.0.1', lambda: identity.sample_process(known))
+    address = serve_samples('127.0.0.1', lambda: identity.sample_process(known))
     activity = Activity()
     while activity.is_computing is None:
-        sample = query_probe(probe.address)
+        sample = query_probe(address)
         assert set(sample) == {'time_s', 'state', 'threads'} and str(process.pid) in sample['threads']
         assert sample['state'] in ('R', 'S')
         activity.add_sample(sample)
@@ -27,7 +27,7 @@ def test_a_probe_answers_every_client(program):
     assert activity.is_computing
     process.kill()
     process.wait()
-    assert query_probe(probe.address) is None
+    assert query_probe(address) is None
 
 
 @pytest.mark.parametrize('answer', [

@@ -93,7 +93,7 @@ def test_a_stopped_monitors_child_writes_the_reason():
 def test_the_killer_of_a_monitor_writes_the_reason():
     root = run_python(MONITOR + WAIT)
     try:
-        stubborn = SERVER.replace("print('heard", "line.before_leaving(lambda: time.sleep(600))\nprint('heard")
+        stubborn = SERVER.replace("print('heard", "line.before_leaving = lambda: time.sleep(600)\nprint('heard")
         member = run_python(stubborn, *root.stdout.readline().split())
         assert member.stdout.readline() == 'heard of the monitor\n'
         os.kill(root.pid, signal.SIGSTOP)

@@ -27,7 +27,7 @@ def test_a_log_keeps_the_last_calls_and_their_numbers():
         log.add('call %d' % (number % 7))
     recent = log.recent()
     assert (recent.first, recent.last, len(recent.names)) == (11, MAX_CALLS + 10, MAX_CALLS)
-    assert recent.name(12) == 'call 5'
+    assert recent.names[12 - recent.first] == 'call 5'
     assert log.times('call 1') == sum(number % 7 == 1 for number in range(1, MAX_CALLS + 11)) and log.times('none') == 0
     assert checked_calls(json.loads(json.dumps(recent))) == recent
 
