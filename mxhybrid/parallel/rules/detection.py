@@ -77,33 +77,22 @@ class BoxPriors(Rule):
 class BoxesOfSamples(BatchOnly):
     """MultiBoxTarget and MultiBoxDetection: samples can be split; all samples have the same anchors."""
 
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        shard = super().shard(graph, operator, output_shard)
-        anchors = 0 if operator.op == '_contrib_MultiBoxTarget' else 2
-        shard.inputs[anchors] = full(graph.inputs(operator)[anchors])
-        return shard
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        alignments = super().aligned(graph, operator)
+        alignments[0 if operator.op == '_contrib_MultiBoxTarget' else 2] = [None, None, None]
+        return alignments
 
 
 @register('_contrib_box_nms', whole_dimensions=2)
-class LeadingDimensions(Rule):
+class LeadingDimensions(Aligned):
     """An operator on each matrix, or each row, of an array: all other dimensions can be split."""
 
     #: The number of the last dimensions that stay whole.
     whole_dimensions = 2
 
-    def _leading(self, graph: Graph, operator: Operator) -> int:
-        return len(graph.inputs(operator)[0]) - self.whole_dimensions
-
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        leading = self._leading(graph, operator)
-        return [at < leading for at in range(len(graph.shape(operator)))]
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        leading = self._leading(graph, operator)
-        outputs = [graph.shape(operator, output) for output in range(operator.outputs)]
-        inputs, results = ([output_shard.box[:leading] + full(shape[leading:]) for shape in shapes]
-                           for shapes in (graph.inputs(operator), outputs))
-        return OperatorShard(inputs, results)
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        leading = len(graph.inputs(operator)[0]) - self.whole_dimensions
+        return [[at if at < leading else None for at in range(len(shape))] for shape in graph.inputs(operator)]
 
 
 # Operators of linear algebra, and the matching of boxes.
