@@ -1,12 +1,9 @@
 """The rules of operators on boxes and regions of images."""
-from typing import Any, List, Optional, Sequence
-
-import mxnet as mx
+from typing import List, Optional, Sequence
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule
-from ..sharding.box import full
+from ..ops.rule import OperatorShard
 from ..sharding.sample_axis import SampleAxis
 from ..sharding.split import OutputShard
 from .aligned import Aligned, Alignment, BatchOnly
@@ -56,21 +53,6 @@ class DeformableConvolution(Aligned):
         shard, (low, high) = super().shard(graph, operator, output_shard), output_shard.box[1]
         shard.attrs = {'num_filter': high - low}
         return shard
-
-
-@register('_contrib_MultiBoxPrior')
-class BoxPriors(Rule):
-    """MultiBoxPrior: only the size of the images counts, so that no element is read, and every worker computes all
-    boxes.
-    """
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        shape, dtype = graph.inputs(operator)[0], graph.dtypes[operator.number, 0]
-
-        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            like = mx.sym.zeros(shape=(1, 1) + shape[2:], dtype=dtype)
-            return mx.sym.contrib.MultiBoxPrior(like, name=name, **attributes)
-        return OperatorShard([None], [full(graph.shape(operator))], build=build)
 
 
 @register('_contrib_MultiBoxTarget', '_contrib_MultiBoxDetection')
