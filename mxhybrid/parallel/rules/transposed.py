@@ -6,12 +6,12 @@ import numpy as np
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule, as_tuple, elements_of, summed
+from ..ops.rule import OperatorShard, Rule, as_tuple, elements_of
 from ..sharding.box import Box, Range, full
 from ..sharding.split import OutputShard
 from .convolution import GroupedFilters, filter_size
 from .dense import with_bias
-from .windows import is_channels_first, shard_of_samples, transposed_window
+from .windows import is_channels_first, transposed_window
 
 
 class _Filters(NamedTuple):
@@ -96,18 +96,11 @@ class Deconvolution(GroupedFilters):
         return _Filters(kernel, strides, pads, dilates, adjusts)
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        out, shape = output_shard.box, graph.shape(operator)
-        data, weight = graph.inputs(operator)[:2]
         if not is_channels_first(operator):
-            return shard_of_samples(graph, operator, out)
-        groups, channels = self._groups(operator), out[1]
-        if groups == 1:
-            read, filters_read, group_count = summed(data[1], output_shard), channels, 1
-        else:
-            per_group = shape[1] // groups
-            first, last = channels[0] // per_group, channels[1] // per_group
-            read = first * data[1] // groups, last * data[1] // groups
-            filters_read, group_count = (0, per_group), last - first
+            return super().shard(graph, operator, output_shard)
+        out, weight = output_shard.box, graph.inputs(operator)[1]
+        channels, (read, group_count) = out[1], self._channels_read(graph, operator, output_shard)
+        filters_read = channels if self._groups(operator) == 1 else (0, weight[1])
         rows, attrs, ends = _transposed(graph, operator, output_shard, self._filters(graph, operator))
         attrs.update(num_filter=channels[1] - channels[0], num_group=group_count)
         image: Box = (out[0], read) + tuple(rows)
