@@ -33,7 +33,6 @@ class GroupedFilters(Rule):
         return [1, shape[1] // groups if groups > 1 else 1] + [1] * (len(shape) - 2)
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension where channels come first, else for the samples alone."""
         return [True] + [is_channels_first(operator)] * (len(graph.shape(operator)) - 1)
 
     def partials(self, graph: Graph, operator: Operator) -> int:

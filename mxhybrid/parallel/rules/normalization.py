@@ -33,7 +33,6 @@ class JointGroupNorm(Collective):
 
     @classmethod
     def layouts(cls, graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:
-        """Return the layout of the statistics that ranks compute, the box that each rank needs, and their type."""
         shape = graph.shape(operator)
         group_count = _groups(operator, shape[1])
         per_group = shape[1] // group_count
@@ -47,7 +46,6 @@ class JointGroupNorm(Collective):
 
     @classmethod
     def build(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
-        """Return the symbol of this rank's shard; None if it has none."""
         graph: Graph = program.graph
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}
         layout, needed, dtype = cls.layouts(graph, operator, boxes)

@@ -16,7 +16,6 @@ class Broadcast(Rule):
     """broadcast_to, broadcast_axis and broadcast_like: every dimension can be split."""
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension, unless one is added."""
         count = len(graph.shape(operator))
         return [len(graph.inputs(operator)[0]) == count] * count
 
@@ -108,7 +107,6 @@ class Tile(Rule):
         return (1,) * (len(graph.shape(operator)) - len(data)) + data
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the dimensions that are not tiled, and for those of length 1."""
         return [times == 1 or count == 1
                 for count, times in zip(self._data(graph, operator), self._repetitions(graph, operator))]
 
