@@ -74,7 +74,8 @@ class Recorder:
     """The events of this process that were not taken yet; any thread may call every method.
 
     `name` is the name of this process in the trace, for example ``'worker 3 (host b)'``, `number` its number among the
-    workers, or among the servers, and `limit` the largest number of events in total; `dropped` counts further events.
+    workers, or among the servers, which get both late; `limit` is the largest number of events in total, and `dropped`
+    counts further events.
     """
 
     enabled = True
@@ -88,10 +89,6 @@ class Recorder:
         self._threads: Dict[int, int] = {}
         self._count = 0
         self._lock = threading.Lock()
-
-    def rename(self, name: str, number: int) -> None:
-        """Change name and number: a server gets them late."""
-        self.name, self.number = name, number
 
     def span(self, name: str, category: str = '', **args: Any) -> Span:
         """Return a context manager that records its duration."""
