@@ -24,11 +24,10 @@ class Broadcast(Rule):
         if len(data) != len(output_shard.box):
             return super().shard(graph, operator, output_shard)
         box = tuple((0, 1) if count == 1 else chosen for count, chosen in zip(data, output_shard.box))
-        boxes = [box] + shape_only(graph, operator)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             return mx.sym.broadcast_to(inputs[0], shape=shape_of(output_shard.box), name=name)
-        return OperatorShard(boxes, [output_shard.box], build=build)
+        return OperatorShard([box, *shape_only(graph, operator)], [output_shard.box], build=build)
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:

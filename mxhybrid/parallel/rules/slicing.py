@@ -67,7 +67,6 @@ class Slice(Rule):
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         box = tuple((low + begin, high + begin) if step == 1 else (0, count) for (low, high), (begin, step), count in
                     zip(output_shard.box, self._where(graph, operator), graph.inputs(operator)[0]))
-        boxes = [box] + shape_only(graph, operator)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             if all(step == 1 for _, step in self._where(graph, operator)):
@@ -76,7 +75,7 @@ class Slice(Rule):
             begin, end = (tuple(None if step in (1, None) else value for value, step in zip(values, steps))
                           for values in (begins, ends))
             return mx.sym.slice(inputs[0], name=name, begin=begin, end=end, step=steps)
-        return OperatorShard(boxes, [output_shard.box], build=build)
+        return OperatorShard([box, *shape_only(graph, operator)], [output_shard.box], build=build)
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
