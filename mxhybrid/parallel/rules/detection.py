@@ -65,7 +65,10 @@ class BoxesOfSamples(BatchOnly):
         return alignments
 
 
-@register('_contrib_box_nms', whole_dimensions=2)
+@register('_linalg_makediag', '_linalg_maketrian', whole_dimensions=1)
+@register('_contrib_box_nms', '_contrib_bipartite_matching', '_linalg_det', '_linalg_slogdet', '_linalg_inverse',
+          '_linalg_potrf', '_linalg_potri', '_linalg_trmm', '_linalg_trsm', '_linalg_gelqf', '_linalg_syevd',
+          '_linalg_sumlogdiag', '_linalg_extractdiag', '_linalg_extracttrian')
 class LeadingDimensions(Aligned):
     """An operator on each matrix, or each row, of an array: all other dimensions can be split."""
 
@@ -77,23 +80,13 @@ class LeadingDimensions(Aligned):
         return [[at if at < leading else None for at in range(len(shape))] for shape in graph.inputs(operator)]
 
 
-# Operators of linear algebra, and the matching of boxes.
-register('_contrib_bipartite_matching', '_linalg_det', '_linalg_slogdet', '_linalg_inverse', '_linalg_potrf',
-         '_linalg_potri', '_linalg_trmm', '_linalg_trsm', '_linalg_gelqf', '_linalg_syevd', '_linalg_sumlogdiag',
-         '_linalg_extractdiag', '_linalg_extracttrian')(LeadingDimensions)
-register('_linalg_makediag', '_linalg_maketrian', whole_dimensions=1)(LeadingDimensions)
-
-
 @register('_contrib_box_iou')
 class BoxOverlaps(Aligned):
     """box_iou: the boxes of both inputs can be split."""
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
         left, right = (len(shape) - 1 for shape in graph.inputs(operator))
-        none: Alignment = [None]
-        first: Alignment = list(range(left))
-        second: Alignment = list(range(left, left + right))
-        return [first + none, second + none]
+        return [[*range(left), None], [*range(left, left + right), None]]
 
 
 @register('_contrib_box_decode')

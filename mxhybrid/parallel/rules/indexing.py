@@ -178,10 +178,9 @@ class GatherElements(Aligned):
         """
         indices, named = known[1], graph.inputs(operator)[1][0]
         data = known[0] if known[0] is None or known[0].axis >= named else None
-        if indices is None or indices.axis == 0:
-            return super().samples(graph, operator, [data, indices])
-        return super().samples(graph, operator, [data, indices]) if data is not None else [
-            indices._replace(axis=indices.axis - 1)]
+        if data is None and indices is not None and indices.axis > 0:
+            return [indices._replace(axis=indices.axis - 1)]
+        return super().samples(graph, operator, [data, indices])
 
 
 @register('scatter_nd')

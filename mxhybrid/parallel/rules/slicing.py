@@ -5,36 +5,9 @@ import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule, axis_of, shape_only, with_range
+from ..ops.rule import OperatorShard, Rule, axis_of, shape_only
 from ..sharding.sample_axis import SampleAxis, after_slice
 from ..sharding.split import OutputShard
-
-
-@register('slice_axis')
-class SliceAxis(Rule):
-    """slice_axis: every dimension can be split; a shard reads the elements that it returns."""
-
-    splits_every_dimension = True
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        axis, begin = self._where(graph, operator)
-        low, high = output_shard.box[axis]
-        return OperatorShard([with_range(output_shard.box, axis, (low + begin, high + begin))], [output_shard.box],
-                             {'begin': 0, 'end': high - low})
-
-    @staticmethod
-    def _where(graph: Graph, operator: Operator) -> Tuple[int, int]:
-        """Return the axis, and its first coordinate in the slice."""
-        shape = graph.inputs(operator)[0]
-        axis = axis_of(operator, len(shape), 0)
-        return axis, int(operator.get('begin', 0)) % shape[axis] if shape[axis] else 0
-
-    def samples(self, graph: Graph, operator: Operator,
-                known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
-        """Return the sample axis: a slice along the samples has whole rounds of them, or some samples only."""
-        axis, begin = self._where(graph, operator)
-        return [after_slice(known[0], axis, graph.inputs(operator)[0][axis], begin,
-                            begin + graph.shape(operator)[axis])]
 
 
 @register('slice', 'slice_like')
@@ -87,3 +60,20 @@ class Slice(Rule):
         if step != 1:
             return [None]
         return [after_slice(whole, axis, graph.inputs(operator)[0][axis], begin, begin + graph.shape(operator)[axis])]
+
+
+@register('slice_axis')
+class SliceAxis(Slice):
+    """slice_axis: every dimension can be split; a shard reads the elements that it returns."""
+
+    def _where(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
+        shape = graph.inputs(operator)[0]
+        axis, starts = axis_of(operator, len(shape), 0), [(0, 1)] * len(shape)
+        starts[axis] = int(operator.get('begin', 0)) % max(1, shape[axis]), 1
+        return starts
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        shard = super().shard(graph, operator, output_shard)
+        low, high = output_shard.box[axis_of(operator, len(output_shard.box), 0)]
+        shard.attrs, shard.build = {'begin': 0, 'end': high - low}, None
+        return shard
