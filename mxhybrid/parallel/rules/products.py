@@ -64,7 +64,8 @@ class Product(Contraction):
         others, row, column = range(count - 2), count - 2, count - 1
         left = [*others, None, row] if operator.get('transpose_a', False) else [*others, row, None]
         right = [*others, column, None] if operator.get('transpose_b', False) else [*others, None, column]
-        return [left, right] + [[*others, row, column]] * (len(operator.inputs) - 2)
+        summand: Alignment = [*others, row, column]
+        return [left, right] + [summand] * (len(operator.inputs) - 2)
 
 
 @register('dot')
