@@ -153,15 +153,13 @@ class Layers(Plan):
             raise InputError('plan: %s has %d heads, which heads=%d does not divide: give one of %s'
                              % (graph.label(operator), heads.total, degree,
                                 ', '.join(map(str, divisors(heads.total)))))
-        degrees = {key: count for key, count in value.items() if key not in ('ranks', 'heads')}
-        limit = (rule.partials(graph, operator) if heads_of_output is None else
-                 rule.limits(graph, operator)[heads_of_output.axis])
-        if limit < degree:
-            return None
+        degrees, partials = {key: count for key, count in value.items() if key not in ('ranks', 'heads')}, 1
         if heads_of_output is None:
-            return SplitRequest(degrees, degree, value.get('ranks'), self._strict)
-        degrees[dimensions.names(operator)[heads_of_output.axis]] = degree
-        return SplitRequest(degrees, 1, value.get('ranks'), self._strict)
+            limit, partials = rule.partials(graph, operator), degree
+        else:
+            limit = rule.limits(graph, operator)[heads_of_output.axis]
+            degrees[dimensions.names(operator)[heads_of_output.axis]] = degree
+        return SplitRequest(degrees, partials, value.get('ranks'), self._strict) if degree <= limit else None
 
     def _layers_as_json(self) -> Dict[str, Any]:
         return {'plan': 'layers', 'layers': self._by_pattern}
