@@ -25,33 +25,23 @@ class _Filters(NamedTuple):
 
 
 def _transposed(graph: Graph, operator: Operator, output_shard: OutputShard, filters: _Filters
-                ) -> Tuple[List[Range], Dict[str, Any], Optional[Tuple[Any, Any]]]:
+                ) -> Tuple[Tuple[Range, ...], Dict[str, Any], Optional[Tuple[Any, Any]]]:
     """Return the ranges of inputs that a box reads, attributes of the shard, and begin and end of its outputs among
     those that it computes; None if these are the same.
     """
     data, shape, out = graph.inputs(operator)[0], graph.shape(operator), output_shard.box
-    rows, pads, adjusts = [], [], []
-    begins: List[Optional[int]] = [None, None]
-    ends: List[Optional[int]] = [None, None]
-    for dimension, (side, count, whole) in enumerate(zip(out[2:], data[2:], shape[2:])):
+    parts: List[Tuple[Any, ...]] = []
+    for side, count, whole, kernel, stride, pad, dilate, adjust in zip(out[2:], data[2:], shape[2:], *filters):
         if side == (0, whole):
-            rows.append((0, count))
-            pads.append(filters.pads[dimension])
-            adjusts.append(filters.adjusts[dimension])
-            begins.append(None)
-            ends.append(None)
-            continue
-        read, first = transposed_window(side, count, filters.kernel[dimension], filters.strides[dimension],
-                                        filters.pads[dimension], filters.dilates[dimension])
-        rows.append(read)
-        pads.append(0)
-        adjusts.append(0)
-        begins.append(first)
-        ends.append(first + side[1] - side[0])
-    attrs = {'kernel': filters.kernel, 'stride': filters.strides, 'dilate': filters.dilates, 'pad': tuple(pads),
-             'adj': tuple(adjusts), 'target_shape': ()}
+            parts.append(((0, count), pad, adjust, None, None))
+        else:
+            read, first = transposed_window(side, count, kernel, stride, pad, dilate)
+            parts.append((read, 0, 0, first, first + side[1] - side[0]))
+    rows, pads, adjusts, begins, ends = zip(*parts)
+    attrs = {'kernel': filters.kernel, 'stride': filters.strides, 'dilate': filters.dilates, 'pad': pads,
+             'adj': adjusts, 'target_shape': ()}
     is_cut = any(begin is not None for begin in begins)
-    return rows, attrs, (tuple(begins), tuple(ends)) if is_cut else None
+    return rows, attrs, ((None, None) + begins, (None, None) + ends) if is_cut else None
 
 
 def _cut(symbol: Any, ends: Optional[Tuple[Any, Any]], name: str) -> Any:
@@ -103,7 +93,7 @@ class Deconvolution(GroupedFilters):
         filters_read = channels if self._groups(operator) == 1 else (0, weight[1])
         rows, attrs, ends = _transposed(graph, operator, output_shard, self._filters(graph, operator))
         attrs.update(num_filter=channels[1] - channels[0], num_group=group_count)
-        image: Box = (out[0], read) + tuple(rows)
+        image: Box = (out[0], read) + rows
         shard = with_bias(operator, [image, (read, filters_read) + full(weight[2:])], channels, output_shard, attrs)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
@@ -166,5 +156,5 @@ class UpSampling(Rule):
             made = mx.sym.Deconvolution(*inputs, num_filter=channel_count, num_group=channel_count, no_bias=True,
                                         name=name, **attrs)
             return _cut(made, ends, name + '_cut')
-        return OperatorShard([(out[0], out[1]) + tuple(rows), (out[1],) + full(graph.inputs(operator)[1][1:])], [out],
+        return OperatorShard([(out[0], out[1]) + rows, (out[1],) + full(graph.inputs(operator)[1][1:])], [out],
                              build=build)
