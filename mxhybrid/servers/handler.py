@@ -94,7 +94,7 @@ class Handler(Optimizer):
             self._mailbox = stored
             if isinstance(self.trace, Recorder):
                 number = self._mailbox_keys.index(key)
-                self.trace.rename('server %d (host %s)' % (number, os.uname().nodename), number)
+                self.trace.name, self.trace.number = 'server %d (host %s)' % (number, os.uname().nodename), number
             return
         if key in self._pairs:
             self._pairs[key].pull_from(stored)

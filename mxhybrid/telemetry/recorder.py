@@ -11,6 +11,7 @@ which all processes of a host share; :mod:`mxhybrid.telemetry.trace_sender` brin
 Their form is Chrome's (Google, "Trace Event Format").
 """
 import collections
+import itertools
 import threading
 import time
 from typing import Any, Deque, Dict, List, Optional, Union
@@ -74,7 +75,8 @@ class Recorder:
     """The events of this process that were not taken yet; any thread may call every method.
 
     `name` is the name of this process in the trace, for example ``'worker 3 (host b)'``, `number` its number among the
-    workers, or among the servers, and `limit` the largest number of events in total; `dropped` counts further events.
+    workers, or among the servers, which get both late; `limit` is the largest number of events in total, and `dropped`
+    counts further events.
     """
 
     enabled = True
@@ -86,12 +88,8 @@ class Recorder:
         self._left = limit
         self._events: Deque[Dict[str, Any]] = collections.deque()
         self._threads: Dict[int, int] = {}
-        self._count = 0
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-
-    def rename(self, name: str, number: int) -> None:
-        """Change name and number: a server gets them late."""
-        self.name, self.number = name, number
 
     def span(self, name: str, category: str = '', **args: Any) -> Span:
         """Return a context manager that records its duration."""
@@ -109,9 +107,7 @@ class Recorder:
 
     def new_id(self) -> int:
         """Return a number for an operation that ends later, unique in this process."""
-        with self._lock:
-            self._count += 1
-            return self._count
+        return next(self._numbers)
 
     def begin(self, name: str, number: int, category: str, args: Dict[str, Any]) -> None:
         """Record that operation `number` begins now; it may end in another thread."""

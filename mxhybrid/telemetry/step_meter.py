@@ -9,8 +9,9 @@ A step ends with ``Trainer.update``.  In the trace of a worker, its main thread 
 MXNet computes asynchronously: *forward/backward* is the time until the Trainer starts the exchange.  The computation
 may go on during the first call that needs a gradient.
 """
+import contextlib
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Tuple
 
 from .recorder import OFF, AnyRecorder, now
 from .step_outputs import StepOutputs
@@ -74,7 +75,7 @@ class _Call:
     def __exit__(self, *_: Any) -> None:
         end = now()
         meter, route = self._meter, self._route
-        meter.count(end - self._begin)
+        meter.in_store += end - self._begin
         if not meter.trace.enabled:
             return
         args: Dict[str, Any] = {'parameter': self._parameter, 'step': meter.step}
@@ -84,25 +85,6 @@ class _Call:
             args.update(_difference(_counts(route), self._before), parameter=route.name, route=route.kind)
             category += ',' + route.kind
         meter.trace.complete('%s %s' % (self._name, args['parameter']), self._begin, end, category, args)
-
-
-class _Phase:
-    """Times one half of a step."""
-
-    __slots__ = ('_meter', '_name', '_begin')
-
-    def __init__(self, meter: 'StepMeter', name: str):
-        self._meter, self._name = meter, name
-
-    def __enter__(self) -> None:
-        self._begin = now()
-        self._meter.begin_step(self._begin)
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        end = now()
-        self._meter.trace.complete(self._name, self._begin, end, 'step', {'step': self._meter.step})
-        if self._name == 'update' and kind is None:
-            self._meter.end_step(end)
 
 
 class StepMeter:
@@ -120,7 +102,7 @@ class StepMeter:
         #: Number of the current step.
         self.step = 1
         #: Nanoseconds in calls of the store in this step.
-        self._in_store = 0
+        self.in_store = 0
         self._number = number
         self._outputs = outputs
         self._after_step = after_step
@@ -135,13 +117,27 @@ class StepMeter:
         """Return a context manager for a call of the store for one key."""
         return _Call(self, name, route, parameter)
 
-    def allreduce_grads(self) -> _Phase:
+    def allreduce_grads(self) -> ContextManager[None]:
         """Return a context manager for ``Trainer.allreduce_grads``, with which a step begins."""
-        return _Phase(self, 'exchange')
+        return self._half_of_step('exchange')
 
-    def update(self) -> _Phase:
+    def update(self) -> ContextManager[None]:
         """Return a context manager for ``Trainer.update``, with which a step ends."""
-        return _Phase(self, 'update')
+        return self._half_of_step('update')
+
+    @contextlib.contextmanager
+    def _half_of_step(self, name: str) -> Iterator[None]:
+        begin = now()
+        if self._begin is None:
+            self._begin = begin
+            self.trace.complete('forward/backward', self._last_end, begin, 'step', {'step': self.step})
+        try:
+            yield
+        finally:
+            end = now()
+            self.trace.complete(name, begin, end, 'step', {'step': self.step})
+        if name == 'update':
+            self._end_step(self._begin, end)
 
     def show_tables(self, tables: Callable[[], List[Any]]) -> None:
         """Record the dynamic tables that `tables` returns, too, which have the attributes of routes."""
@@ -156,24 +152,13 @@ class StepMeter:
         self.routes = routes
         return self
 
-    def count(self, nanoseconds: int) -> None:
-        """Add the time of a call of the store."""
-        self._in_store += nanoseconds
-
-    def begin_step(self, begin: int) -> None:
-        """Note that the exchange of gradients begins, if it has not begun before."""
-        if self._begin is None:
-            self._begin = begin
-            self.trace.complete('forward/backward', self._last_end, begin, 'step', {'step': self.step})
-
-    def end_step(self, end: int) -> None:
+    def _end_step(self, begin: int, end: int) -> None:
         """Note that all parameters were updated."""
-        assert self._begin is not None
-        self.trace.complete('step %d' % self.step, self._begin, end, 'step', {'step': self.step, 'store': self._number})
+        self.trace.complete('step %d' % self.step, begin, end, 'step', {'step': self.step, 'store': self._number})
         if self._outputs is not None:
             self._outputs.write(self._record(end))
         self.step += 1
-        self._in_store, self._begin, self._last_end = 0, None, end
+        self.in_store, self._begin, self._last_end = 0, None, end
         self._after_step()
 
     def _record(self, end: int) -> Dict[str, Any]:
@@ -194,7 +179,7 @@ class StepMeter:
                     alpha[route.name] = moved['rows'] / route.rows
                 tables[route.name] = dict(moved, route=route.kind)
         record = {'step': self.step, 'store': self._number, 'wall': round(time.time(), 6),
-                  'seconds': (end - self._last_end) / 1e9, 'store_seconds': self._in_store / 1e9, 'routes': routes,
+                  'seconds': (end - self._last_end) / 1e9, 'store_seconds': self.in_store / 1e9, 'routes': routes,
                   'alpha': alpha, 'tables': tables, **self._notes}
         self._notes = {}
         network = self._network()

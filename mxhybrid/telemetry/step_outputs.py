@@ -1,7 +1,7 @@
 """Writes the time and the traffic of every step, as JSON lines and for TensorBoard; in worker 0, about worker 0."""
 import importlib
 import json
-from typing import Any, Dict, Optional, Union
+from typing import Any, Callable, Dict, Union
 
 from ..base.log import get_logger
 
@@ -76,9 +76,9 @@ class StepOutputs:
         for setting, output in list(self._outputs.items()):
             self._try(setting, output.write, record)
 
-    def _try(self, setting: str, action: Any, record: Optional[Dict[str, Any]] = None) -> None:
+    def _try(self, setting: str, action: Callable[..., None], *args: Any) -> None:
         try:
-            action() if record is None else action(record)
+            action(*args)
         except Exception as error:  # a writer of TensorBoard may raise anything
             logger.warning('%s is not written any more, the job continues: %s', setting, error)
             del self._outputs[setting]

@@ -28,7 +28,6 @@ class Traffic:
     saved: int = 0
 
     def add(self, steps: int = 1, rows: int = 0, pushed: int = 0, pulled: int = 0, saved: int = 0) -> None:
-        """Add the traffic of a call."""
         self.steps += steps
         self.rows += rows
         self.pushed += pushed

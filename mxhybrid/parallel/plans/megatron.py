@@ -7,7 +7,7 @@ Transformer Models", 2022.
 import functools
 import itertools
 import math
-from typing import Any, Dict, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Optional, Set, Tuple
 
 from ...base.errors import InputError
 from ..ops.dimension_names import Dimensions
@@ -20,17 +20,12 @@ from .transformer_layers import TransformerLayers, divisors, heads_in, is_dense,
 _NOT_DIVIDED = 'whole on all workers of a group, since it cannot be split into %d'
 
 
-class Cut(NamedTuple):
-    """The cut of an operator over the ranks of a group: dimensions and their degrees, those of groups of heads before
-    those of heads in a group; partial sums if there are none.  If the product of degrees is smaller than the group,
-    neighbouring ranks have copies.
-    """
-
-    degrees: Tuple[Tuple[int, int], ...]
-
+#: The cut of an operator over the ranks of a group: dimensions and their degrees, those of groups of heads before those
+#: of heads in a group.  If the product of degrees is smaller than the group, neighbouring ranks have copies.
+Cut = Tuple[Tuple[int, int], ...]
 
 #: The operator has a part of the dimension that it sums over on each rank.
-PARTIALS = Cut(())
+PARTIALS: Cut = ()
 
 
 class Megatron(Plan):
@@ -113,9 +108,9 @@ class Megatron(Plan):
             return PARTIALS
         if number in layers.projections and is_dense(operator):
             channels = rule_of(operator).limits(graph, operator)[last]
-            return Cut(((last, max(degree for degree in divisors(self.model) if degree <= channels)),))
+            return ((last, max(degree for degree in divisors(self.model) if degree <= channels)),)
         if number in layers.first or number in layers.vocabularies or number in layers.projections:
-            return Cut(((last, self.model),))
+            return ((last, self.model),)
         return self._followed(graph, operator, cuts)
 
     def _over_heads(self, graph: Graph, operator: Operator) -> Optional[Cut]:
@@ -132,13 +127,13 @@ class Megatron(Plan):
         limit = rule_of(operator).limits(graph, operator)[last]
         if left > 1 and is_dense(operator) and degrees.get(last, 1) * left <= limit:
             degrees[last] = degrees.get(last, 1) * left
-        return Cut(tuple(degrees.items())) if degrees else None
+        return tuple(degrees.items()) or None
 
     def _shared(self, graph: Graph, operator: Operator, layers: TransformerLayers, cut: Cut) -> str:
         """Return a note on a layer whose heads or experts are fewer than the workers of a group, or whose channels are
         no heads; '' for others.
         """
-        heads, parts = heads_in(graph, (operator.number, 0)), math.prod(degree for _, degree in cut.degrees)
+        heads, parts = heads_in(graph, (operator.number, 0)), math.prod(degree for _, degree in cut)
         if is_dense(operator) and operator.number in layers.projections:
             return 'its weight is in %d parts; no worker has whole heads of its output, which workers exchange' % parts
         if heads is None or heads.above * heads.total >= self.model or not multiplies_weights(graph, operator):
@@ -150,25 +145,25 @@ class Megatron(Plan):
         """Return the cut with which an operator reads only elements that its rank has; None if there is no such cut."""
         rule = rule_of(operator)
         for position, (source, _) in enumerate(operator.inputs):
-            if source not in cuts or len(cuts[source].degrees) != 1:
+            if source not in cuts or len(cuts[source]) != 1:
                 continue
-            (axis, degree), = cuts[source].degrees
+            (axis, degree), = cuts[source]
             if (position, axis) in rule.summed_axes(graph, operator):
                 return PARTIALS if degree == self.model else None
             count = len(graph.shapes[source, 0])
             if not rule.moves_dimensions and count == len(graph.shape(operator)) and \
                     rule.limits(graph, operator)[axis] > 1:
-                return Cut(((axis, degree),))
+                return ((axis, degree),)
         return None
 
     def _place(self, graph: Graph, dimensions: Dimensions, operator: Operator, cut: Cut) -> Optional[Split]:
         """Return a split over the samples of each group and over its ranks; None if the rule does not allow it."""
         rule, shape = rule_of(operator), graph.shape(operator)
         limits, samples = rule.limits(graph, operator), dimensions.samples((operator.number, 0))
-        partials = 1 if cut.degrees else self.model
-        copies = self.model // math.prod(degree for _, degree in cut.degrees) // partials
+        partials = 1 if cut else self.model
+        copies = self.model // math.prod(degree for _, degree in cut) // partials
         if graph.has_table(operator) or partials > rule.partials(graph, operator) or any(
-                limits[axis] < degree or axis == samples for axis, degree in cut.degrees) or \
+                limits[axis] < degree or axis == samples for axis, degree in cut) or \
                 copies > 1 and rule.not_replicable:
             return None
         degrees = [1] * len(shape)
@@ -176,7 +171,7 @@ class Megatron(Plan):
             degrees[samples] = min(self.batch, limits[samples])
         groups = 1 if samples is None else degrees[samples]
         group_copies = self.batch if groups == 1 < self.batch and not rule.not_replicable and partials == 1 else 1
-        for axis, degree in cut.degrees:
+        for axis, degree in cut:
             degrees[axis] = degree
         group_numbers = list(range(group_copies)) if group_copies > 1 else spread(groups, self.batch)
         ranks = []
@@ -184,7 +179,7 @@ class Megatron(Plan):
                 *map(range, degrees + [partials, group_copies, copies])):
             group = group_copy if group_copies > 1 else 0 if samples is None else position[samples]
             member = partial
-            for axis, degree in cut.degrees:
+            for axis, degree in cut:
                 member = member * degree + position[axis]
             ranks.append(group_numbers[group] * self.model + member * copies + copy)
         return Split(degrees, ranks, partials, group_copies * copies)
@@ -221,7 +216,7 @@ class Megatron(Plan):
         names, limits = dimensions.names(operator), rule_of(operator).limits(graph, operator)
         for axis, name in enumerate(names):
             if name not in ('samples', 'channels', 'heads'):
-                split = self._place(graph, dimensions, operator, Cut(((axis, self.model),)))
+                split = self._place(graph, dimensions, operator, ((axis, self.model),))
                 if split is not None:
                     return split
         sample_axis, ranks = dimensions.sample_axis((operator.number, 0)), self.model * self.batch

@@ -55,7 +55,6 @@ class Pipeline(Plan):
         return self._changed(_former=dict(stage_of))
 
     def with_schedule(self, schedule: str) -> 'Pipeline':
-        """Return the pipeline with another schedule."""
         return self._changed(schedule=schedule)
 
     def for_graph(self, former: Graph, graph: Graph) -> Plan:
@@ -78,7 +77,6 @@ class Pipeline(Plan):
                 for members, group in itertools.groupby(self._stages.items(), lambda item: list(item[1]))]
 
     def _patterns(self) -> List[Sequence[str]]:
-        """Return the patterns of each stage."""
         if isinstance(self._stages, Mapping):
             return [patterns for _, patterns in self._placed()]
         return [[stage] if isinstance(stage, str) else stage for stage in self._stages]

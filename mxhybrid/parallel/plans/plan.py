@@ -79,7 +79,6 @@ class Plan:
         return self._changed(recompute=recompute_patterns(patterns))
 
     def _changed(self, **attributes: Any) -> Any:
-        """Return the same plan with other attributes."""
         plan = copy.copy(self)
         vars(plan).update(attributes)
         return plan

@@ -30,7 +30,6 @@ class Stages(NamedTuple):
     schedule: str
 
     def of_rank(self, rank: int) -> int:
-        """Return the stage of a rank."""
         return next(stage for stage, ranks in enumerate(self.ranks) if rank in ranks)
 
     def as_json(self) -> Dict[str, Any]:
@@ -39,7 +38,6 @@ class Stages(NamedTuple):
                 'schedule': self.schedule}
 
     def words(self) -> str:
-        """Return the pipeline in words."""
         return 'pipeline of %d stage%s, %d micro-batch%s, %s' % (
             len(self.ranks), 's' * (len(self.ranks) != 1), self.micro_batches, 'es' * (self.micro_batches != 1),
             self.schedule)

@@ -30,15 +30,11 @@ class Grid(Plan):
             ('batch', batch), ('model', model), ('domain', ' x '.join(map(str, domain))), ('sequence', sequence))
             if value not in (1, '')) or 'batch 1')
 
-    @property
-    def ranks(self) -> int:
-        """The number of ranks of the grid."""
-        return math.prod((self.model, self.batch, self.sequence, *self.domain))
-
     def check(self, ranks: int) -> None:
-        if self.ranks != ranks:
+        product = math.prod((self.model, self.batch, self.sequence, *self.domain))
+        if product != ranks:
             raise InputError('plan: %s is for %d workers, but the job has %d: choose factors whose product is %d'
-                             % (self.name, self.ranks, ranks, ranks))
+                             % (self.name, product, ranks, ranks))
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
         kind = rule_of(operator).layer_kind
@@ -157,15 +153,13 @@ class Layers(Plan):
             raise InputError('plan: %s has %d heads, which heads=%d does not divide: give one of %s'
                              % (graph.label(operator), heads.total, degree,
                                 ', '.join(map(str, divisors(heads.total)))))
-        degrees = {key: count for key, count in value.items() if key not in ('ranks', 'heads')}
-        limit = (rule.partials(graph, operator) if heads_of_output is None else
-                 rule.limits(graph, operator)[heads_of_output.axis])
-        if limit < degree:
-            return None
+        degrees, partials = {key: count for key, count in value.items() if key not in ('ranks', 'heads')}, 1
         if heads_of_output is None:
-            return SplitRequest(degrees, degree, value.get('ranks'), self._strict)
-        degrees[dimensions.names(operator)[heads_of_output.axis]] = degree
-        return SplitRequest(degrees, 1, value.get('ranks'), self._strict)
+            limit, partials = rule.partials(graph, operator), degree
+        else:
+            limit = rule.limits(graph, operator)[heads_of_output.axis]
+            degrees[dimensions.names(operator)[heads_of_output.axis]] = degree
+        return SplitRequest(degrees, partials, value.get('ranks'), self._strict) if degree <= limit else None
 
     def _layers_as_json(self) -> Dict[str, Any]:
         return {'plan': 'layers', 'layers': self._by_pattern}
@@ -187,19 +181,9 @@ def operators_matching(graph: Graph, pattern: str, owner: str = '') -> List[Oper
 class Explicit(Plan):
     """The split of every operator of one network on a number of workers, as a file lists it.
 
-    Parameters
-    ----------
-    splits : dict of str to Split
-        The splits by :meth:`mxhybrid.parallel.ops.graph.Graph.label`.
-    model : str
-        Digest of the network.
-    workers : int
-    cluster : str, optional
-        Digest of the cluster that it was found for; training does not compare it.
-    store : StorePlan, optional
-        The routes of tables.
-    stages : Stages, optional
-        The pipeline.  The digest is then that of the network for a micro-batch.
+    - `splits`: the splits by :meth:`mxhybrid.parallel.ops.graph.Graph.label`.
+    - `model`: the digest of the network, for a micro-batch if there are `stages`.
+    - `cluster`: the digest of the cluster that it was found for; training does not compare it.
     """
 
     name = 'explicit'

@@ -15,7 +15,6 @@ def heads_in(graph: Graph, entry: Entry) -> Optional[Heads]:
 
 
 def is_dense(operator: Operator) -> bool:
-    """Return whether an operator is a dense layer."""
     return rule_of(operator).layer_kind == 'dense'
 
 
@@ -28,7 +27,6 @@ def reads_heads(graph: Graph, operator: Operator) -> Optional[Heads]:
 
 
 def divisors(count: int) -> List[int]:
-    """Return the divisors of a number."""
     return [degree for degree in range(1, count + 1) if count % degree == 0]
 
 

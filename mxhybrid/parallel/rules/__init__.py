@@ -1,29 +1,9 @@
-"""The rules of operators, one module for each family; importing the modules registers them.
+"""The rules of operators, one module for each family; importing this package imports the modules, which registers them.
 
 CONTRIBUTING.md explains how to add the rule of an operator.
 """
-from . import (  # noqa: F401
-    aligned,
-    attention,
-    batch_norm,
-    convolution,
-    dense,
-    detection,
-    elementwise,
-    indexing,
-    joining,
-    losses,
-    normalization,
-    padding,
-    pooling,
-    products,
-    rearranging,
-    reduction,
-    repetition,
-    reshape,
-    resizing,
-    sequences,
-    slicing,
-    softmax,
-    transposed,
-)
+import importlib
+import pkgutil
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module('%s.%s' % (__name__, _module.name))

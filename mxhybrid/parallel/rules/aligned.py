@@ -6,7 +6,7 @@ from typing import List, Optional, Sequence
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule
-from ..sharding.box import Box, full
+from ..sharding.box import Box
 from ..sharding.split import OutputShard
 
 #: For each input dimension, the dimension of the first output whose range a shard reads; None where it reads all.
@@ -21,22 +21,27 @@ class Aligned(Rule):
         raise NotImplementedError
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the dimensions that are aligned with one of an input."""
         aligned = {at for alignment in self.aligned(graph, operator) for at in alignment}
         return [at in aligned for at in range(len(graph.shape(operator)))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`; other outputs have the first one's dimensions."""
-        boxes: List[Box] = [tuple((0, count) if at is None else output_shard.box[at]
-                                  for at, count in zip(alignment, shape))
-                            for alignment, shape in zip(self.aligned(graph, operator), graph.inputs(operator))]
-        return OperatorShard(boxes, [output_shard.box] * operator.outputs)
+        """Return the shard; other outputs have the aligned dimensions of the first one, and are whole in others."""
+        alignments, box = self.aligned(graph, operator), output_shard.box
+        aligned = {at for alignment in alignments for at in alignment}
+        inputs: List[Box] = [tuple((0, count) if at is None else box[at] for at, count in zip(alignment, shape))
+                             for alignment, shape in zip(alignments, graph.inputs(operator))]
+        outputs: List[Box] = [tuple(box[at] if at in aligned else (0, count)
+                                    for at, count in enumerate(graph.shape(operator, output)))
+                              for output in range(operator.outputs)]
+        return OperatorShard(inputs, outputs)
 
 
-@register('softmin', 'sort', 'argsort', 'topk', default_axis=-1)
+@register('softmin', 'sort', 'argsort', 'topk', '_contrib_div_sqrt_dim', default_axis=-1)
 @register('_np_cumsum', 'reverse')
 class WholeAlong(Aligned):
-    """An operator that sorts, accumulates, reverses or normalizes elements along some dimensions, which stay whole."""
+    """An operator that sorts, accumulates, reverses, scales or normalizes elements along some dimensions, which stay
+    whole.
+    """
 
     #: The axis where none is given; None for all dimensions.
     default_axis: Optional[int] = None
@@ -52,14 +57,6 @@ class WholeAlong(Aligned):
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
         whole = self.whole(graph, operator)
         return [[None if at in whole else at for at in range(len(graph.inputs(operator)[0]))]]
-
-
-@register('_contrib_div_sqrt_dim')
-class WholeLast(WholeAlong):
-    """An operator whose last dimension stays whole."""
-
-    def whole(self, graph: Graph, operator: Operator) -> Sequence[int]:
-        return [len(graph.inputs(operator)[0]) - 1]
 
 
 @register('L2Normalization', 'SoftmaxActivation')
@@ -81,27 +78,9 @@ class BilinearSampler(Aligned):
         return [[0, 1, None, None], [0, None, 2, 3]]
 
 
-@register('SpatialTransformer', 'Correlation')
-@register('GridGenerator', inputs_with_samples=1)
-class BatchOnly(Rule):
-    """An operator that can be split over dimension 0, the samples; inputs without samples, such as weights, are
-    read whole.
-    """
+@register('SpatialTransformer', 'Correlation', 'GridGenerator')
+class BatchOnly(Aligned):
+    """An operator that can be split over dimension 0, the samples."""
 
-    #: The first inputs, this many, have samples; None: all inputs.
-    inputs_with_samples: Optional[int] = None
-
-    def _with_samples(self, operator: Operator) -> int:
-        """Return the number of inputs that have samples."""
-        return len(operator.inputs) if self.inputs_with_samples is None else self.inputs_with_samples
-
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        return [dimension == 0 for dimension in range(len(graph.shape(operator)))]
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        count = self._with_samples(operator)
-        samples = output_shard.box[0]
-        return OperatorShard([(samples,) + full(shape[1:]) if at < count else full(shape)
-                              for at, shape in enumerate(graph.inputs(operator))],
-                             [(samples,) + full(graph.shape(operator, output)[1:])
-                              for output in range(operator.outputs)])
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        return [[0] + [None] * (len(shape) - 1) for shape in graph.inputs(operator)]

@@ -83,7 +83,6 @@ class Scores(_Attention):
         return elements_of(shard.outputs[:1]) + read
 
     def heads(self, graph: Graph, operator: Operator) -> List[Tuple[Entry, int, int, int]]:
-        """Return the heads in scores, queries and keys, see :meth:`Rule.heads`."""
         heads = self._heads(operator)
         return [((operator.number, 0), 0, 1, heads)] + [
             (entry, 2, self._features(graph, operator, position), heads)
@@ -147,7 +146,6 @@ class Weighted(_Attention):
         return elements_of(shard.outputs[:1] + [attention]) + elements_of([values]) // (2 if self.between else 3)
 
     def heads(self, graph: Graph, operator: Operator) -> List[Tuple[Entry, int, int, int]]:
-        """Return the heads in attention, values and the output, see :meth:`Rule.heads`."""
         heads = self._heads(operator)
         return [((operator.number, 0), 2, graph.shape(operator)[2] // heads, heads),
                 (operator.inputs[0], 2, self._features(graph, operator, 0), heads), (operator.inputs[1], 0, 1, heads)]

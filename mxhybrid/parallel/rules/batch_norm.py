@@ -34,7 +34,6 @@ class JointBatchNorm(Collective):
 
     @staticmethod
     def layouts(graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:
-        """Return the layout of the statistics that ranks compute, the box that each rank needs, and their type."""
         shape = graph.shape(operator)
         axis, others = _axes(operator, len(shape))
         layout, needed = exchange_of_parts(boxes, others, lambda count: (count, 2, shape[axis]),
@@ -43,7 +42,6 @@ class JointBatchNorm(Collective):
 
     @classmethod
     def build(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
-        """Return the symbol of this rank's shard; None if it has none."""
         graph: Graph = program.graph
         axis, others = _axes(operator, len(graph.shape(operator)))
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}

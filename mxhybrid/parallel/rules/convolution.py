@@ -1,14 +1,14 @@
 """The rule of convolutions."""
 import math
-from typing import List
+from typing import List, Tuple
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, as_tuple, elements_of, summed
-from ..sharding.box import Box, full, shape_of
+from ..sharding.box import Box, Range, full, shape_of
 from ..sharding.split import OutputShard
 from .dense import with_bias
-from .windows import is_channels_first, shard_of_samples, window
+from .windows import is_channels_first, window
 
 
 def filter_size(shard: OperatorShard) -> float:
@@ -33,12 +33,25 @@ class GroupedFilters(Rule):
         return [1, shape[1] // groups if groups > 1 else 1] + [1] * (len(shape) - 2)
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension where channels come first, else for the samples alone."""
         return [True] + [is_channels_first(operator)] * (len(graph.shape(operator)) - 1)
 
     def partials(self, graph: Graph, operator: Operator) -> int:
         """Return the number of input channels; 1 where there are groups."""
         return graph.inputs(operator)[0][1] if is_channels_first(operator) and self._groups(operator) == 1 else 1
+
+    def _channels_read(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> Tuple[Range, int]:
+        """Return the input channels that a shard reads, and the number of its groups."""
+        count, out_count, groups = graph.inputs(operator)[0][1], graph.shape(operator)[1], self._groups(operator)
+        if groups == 1:
+            return summed(count, output_shard), 1
+        first, last = (end // (out_count // groups) for end in output_shard.box[1])
+        return (first * (count // groups), last * (count // groups)), last - first
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the shard for channels that come last: it reads its samples of the images, and all of the weights."""
+        images, *weights = graph.inputs(operator)
+        return OperatorShard([output_shard.box[:1] + full(images[1:])] + [full(weight) for weight in weights],
+                             [output_shard.box])
 
 
 @register('Convolution')
@@ -55,26 +68,15 @@ class Convolution(GroupedFilters):
         return 2.0 * elements_of(shard.outputs[:operator.outputs]) * filter_size(shard)
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        if not is_channels_first(operator):
+            return super().shard(graph, operator, output_shard)
         out, shape = output_shard.box, graph.shape(operator)
         data, weight = graph.inputs(operator)[:2]
-        if not is_channels_first(operator):
-            return shard_of_samples(graph, operator, out)
         count = len(data) - 2
-        kernel = as_tuple(operator.get('kernel'), count, 1)
-        strides, pads = as_tuple(operator.get('stride'), count, 1), as_tuple(operator.get('pad'), count, 0)
-        dilates = as_tuple(operator.get('dilate'), count, 1)
-        groups = self._groups(operator)
-        per_group = shape[1] // groups
-        channels = out[1]
-        if groups == 1:
-            read = summed(data[1], output_shard)
-            weights: Box = (channels, read) + full(weight[2:])
-            group_count = 1
-        else:
-            first, last = channels[0] // per_group, channels[1] // per_group
-            group_channels = data[1] // groups
-            read, group_count = (first * group_channels, last * group_channels), last - first
-            weights = (channels,) + full(weight[1:])
+        kernel, strides, dilates = (as_tuple(operator.get(key), count, 1) for key in ('kernel', 'stride', 'dilate'))
+        pads = as_tuple(operator.get('pad'), count, 0)
+        channels, (read, group_count) = out[1], self._channels_read(graph, operator, output_shard)
+        weights: Box = (channels, read if self._groups(operator) == 1 else (0, weight[1])) + full(weight[2:])
         windows = [window(*dimension) for dimension in
                    zip(out[2:], data[2:], shape[2:], kernel, strides, pads, dilates)]
         attrs = {'num_filter': channels[1] - channels[0], 'num_group': group_count,

@@ -32,7 +32,6 @@ class FullyConnected(Rule):
         return data[1] if self._flattens(operator) else data[-1]
 
     def summed_axes(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
-        """Return the last dimension, or that of channels, see :meth:`Rule.summed_axes`."""
         return [(0, 1 if self._flattens(operator) else len(graph.inputs(operator)[0]) - 1)]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:

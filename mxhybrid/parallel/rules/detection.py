@@ -1,12 +1,9 @@
 """The rules of operators on boxes and regions of images."""
-from typing import Any, List, Optional, Sequence
-
-import mxnet as mx
+from typing import List, Optional, Sequence
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule
-from ..sharding.box import full
+from ..ops.rule import OperatorShard
 from ..sharding.sample_axis import SampleAxis
 from ..sharding.split import OutputShard
 from .aligned import Aligned, Alignment, BatchOnly
@@ -58,59 +55,29 @@ class DeformableConvolution(Aligned):
         return shard
 
 
-@register('_contrib_MultiBoxPrior')
-class BoxPriors(Rule):
-    """MultiBoxPrior: only the size of the images counts, so that no element is read, and every worker computes all
-    boxes.
-    """
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        shape, dtype = graph.inputs(operator)[0], graph.dtypes[operator.number, 0]
-
-        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            like = mx.sym.zeros(shape=(1, 1) + shape[2:], dtype=dtype)
-            return mx.sym.contrib.MultiBoxPrior(like, name=name, **attributes)
-        return OperatorShard([None], [full(graph.shape(operator))], build=build)
-
-
 @register('_contrib_MultiBoxTarget', '_contrib_MultiBoxDetection')
 class BoxesOfSamples(BatchOnly):
     """MultiBoxTarget and MultiBoxDetection: samples can be split; all samples have the same anchors."""
 
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        shard = super().shard(graph, operator, output_shard)
-        anchors = 0 if operator.op == '_contrib_MultiBoxTarget' else 2
-        shard.inputs[anchors] = full(graph.inputs(operator)[anchors])
-        return shard
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        alignments = super().aligned(graph, operator)
+        alignments[0 if operator.op == '_contrib_MultiBoxTarget' else 2] = [None, None, None]
+        return alignments
 
 
-@register('_contrib_box_nms', whole_dimensions=2)
-class LeadingDimensions(Rule):
+@register('_linalg_makediag', '_linalg_maketrian', whole_dimensions=1)
+@register('_contrib_box_nms', '_contrib_bipartite_matching', '_linalg_det', '_linalg_slogdet', '_linalg_inverse',
+          '_linalg_potrf', '_linalg_potri', '_linalg_trmm', '_linalg_trsm', '_linalg_gelqf', '_linalg_syevd',
+          '_linalg_sumlogdiag', '_linalg_extractdiag', '_linalg_extracttrian')
+class LeadingDimensions(Aligned):
     """An operator on each matrix, or each row, of an array: all other dimensions can be split."""
 
     #: The number of the last dimensions that stay whole.
     whole_dimensions = 2
 
-    def _leading(self, graph: Graph, operator: Operator) -> int:
-        return len(graph.inputs(operator)[0]) - self.whole_dimensions
-
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        leading = self._leading(graph, operator)
-        return [at < leading for at in range(len(graph.shape(operator)))]
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        leading = self._leading(graph, operator)
-        outputs = [graph.shape(operator, output) for output in range(operator.outputs)]
-        inputs, results = ([output_shard.box[:leading] + full(shape[leading:]) for shape in shapes]
-                           for shapes in (graph.inputs(operator), outputs))
-        return OperatorShard(inputs, results)
-
-
-# Operators of linear algebra, and the matching of boxes.
-register('_contrib_bipartite_matching', '_linalg_det', '_linalg_slogdet', '_linalg_inverse', '_linalg_potrf',
-         '_linalg_potri', '_linalg_trmm', '_linalg_trsm', '_linalg_gelqf', '_linalg_syevd', '_linalg_sumlogdiag',
-         '_linalg_extractdiag', '_linalg_extracttrian')(LeadingDimensions)
-register('_linalg_makediag', '_linalg_maketrian', whole_dimensions=1)(LeadingDimensions)
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        leading = len(graph.inputs(operator)[0]) - self.whole_dimensions
+        return [[at if at < leading else None for at in range(len(shape))] for shape in graph.inputs(operator)]
 
 
 @register('_contrib_box_iou')
@@ -119,10 +86,7 @@ class BoxOverlaps(Aligned):
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
         left, right = (len(shape) - 1 for shape in graph.inputs(operator))
-        none: Alignment = [None]
-        first: Alignment = list(range(left))
-        second: Alignment = list(range(left, left + right))
-        return [first + none, second + none]
+        return [[*range(left), None], [*range(left, left + right), None]]
 
 
 @register('_contrib_box_decode')

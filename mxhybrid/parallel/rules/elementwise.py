@@ -8,6 +8,7 @@ from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, Substituted
 from ..sharding.box import Box
 from ..sharding.split import OutputShard
+from .aligned import Aligned, Alignment
 
 _POINTWISE = '''
     BlockGrad Cast identity cast clip sigmoid softsign softrelu tanh exp log log2 log10 log1p expm1
@@ -65,16 +66,13 @@ class Where(Pointwise):
 
 
 @register('amp_multicast')
-class TypePromotion(Rule):
+class TypePromotion(Aligned):
     """amp_multicast, which casts its inputs to one type: every dimension can be split where all have one shape."""
 
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        return [len(set(graph.inputs(operator))) == 1] * len(graph.shape(operator))
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        if len(set(graph.inputs(operator))) > 1:
-            return super().shard(graph, operator, output_shard)
-        return OperatorShard([output_shard.box] * len(operator.inputs), [output_shard.box] * operator.outputs)
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        shapes = graph.inputs(operator)
+        have_one_shape = len(set(shapes)) == 1
+        return [[at if have_one_shape else None for at in range(len(shape))] for shape in shapes]
 
 
 @register('LeakyReLU')

@@ -26,7 +26,6 @@ class Embedding(Rule):
         return graph.inputs(operator)[1][0]
 
     def flop(self, operator: Operator, shard: OperatorShard) -> float:
-        """Return the number of elements that are copied."""
         return float(elements_of(shard.outputs[:operator.outputs]))
 
     def elements_moved(self, operator: Operator, shard: OperatorShard) -> int:
@@ -65,14 +64,12 @@ class Pick(Rule):
     sums_last_dimension = True
 
     def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
-        """Return the length of the axis."""
         return axis_length(graph, operator, -1)
 
     def summed_axes(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
         return [(0, axis_of(operator, len(graph.inputs(operator)[0]), -1))]
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension but the axis."""
         shape = graph.inputs(operator)[0]
         axis = axis_of(operator, len(shape), -1)
         return [not operator.get('keepdims', False) or at != axis for at in range(len(graph.shape(operator)))]
@@ -128,7 +125,6 @@ class Take(Aligned):
         return 2 * elements_of(shard.outputs[:1]) + elements_of(shard.inputs[1:])
 
     def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
-        """Return the number of slices."""
         return axis_length(graph, operator, 0)
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
@@ -145,7 +141,6 @@ class BatchTake(Aligned):
     index_input = 1
 
     def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
-        """Return the length of a row."""
         return axis_length(graph, operator, 1)
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
@@ -183,10 +178,9 @@ class GatherElements(Aligned):
         """
         indices, named = known[1], graph.inputs(operator)[1][0]
         data = known[0] if known[0] is None or known[0].axis >= named else None
-        if indices is None or indices.axis == 0:
-            return super().samples(graph, operator, [data, indices])
-        return super().samples(graph, operator, [data, indices]) if data is not None else [
-            indices._replace(axis=indices.axis - 1)]
+        if data is None and indices is not None and indices.axis > 0:
+            return [indices._replace(axis=indices.axis - 1)]
+        return super().samples(graph, operator, [data, indices])
 
 
 @register('scatter_nd')
@@ -217,7 +211,6 @@ class CopyRows(Aligned):
     index_input = 1
 
     def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
-        """Return the number of rows."""
         return axis_length(graph, operator, 0)
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:

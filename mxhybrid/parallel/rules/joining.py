@@ -7,6 +7,7 @@ from ..ops.rule import OperatorShard, Rule, axis_of, with_range
 from ..sharding.box import Box
 from ..sharding.sample_axis import SampleAxis, after_slice
 from ..sharding.split import OutputShard
+from .aligned import Aligned, Alignment
 
 
 @register('Concat', keeps_blocked=True)
@@ -52,25 +53,16 @@ class Stack(Rule):
 
 
 @register('SliceChannel', 'split', '_split_v2')
-class SliceChannel(Rule):
+class SliceChannel(Aligned):
     """split: every dimension but the axis can be split; slices may have different lengths, like those of ``split_v2``.
     """
 
     def _axis(self, graph: Graph, operator: Operator) -> int:
         return axis_of(operator, len(graph.inputs(operator)[0]), 0 if operator.op == '_split_v2' else 1)
 
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
         axis, squeezes = self._axis(graph, operator), bool(operator.get('squeeze_axis', False))
-        return [squeezes or dimension != axis for dimension in range(len(graph.shape(operator)))]
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        axis, count = self._axis(graph, operator), graph.inputs(operator)[0]
-        if operator.get('squeeze_axis', False):
-            box = output_shard.box[:axis] + ((0, count[axis]),) + output_shard.box[axis:]
-            return OperatorShard([box], [output_shard.box] * operator.outputs)
-        return OperatorShard([with_range(output_shard.box, axis, (0, count[axis]))],
-                             [with_range(output_shard.box, axis, (0, graph.shape(operator, output)[axis]))
-                             for output in range(operator.outputs)])
+        return [[None if at == axis else at - (squeezes and at > axis) for at in range(len(graph.inputs(operator)[0]))]]
 
     def samples(self, graph: Graph, operator: Operator,
                 known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:

@@ -13,6 +13,7 @@ from ..ops.rule import Collective, OperatorShard, Rule, axis_of, with_range
 from ..sharding.box import Box, Range, full, groups_of, shape_of, size_of
 from ..sharding.layout import Layout, Movement, exchange_of_parts
 from ..sharding.split import OutputShard, Split
+from .aligned import Aligned, Alignment
 
 
 def _groups(operator: Operator, channel_count: int) -> int:
@@ -32,7 +33,6 @@ class JointGroupNorm(Collective):
 
     @classmethod
     def layouts(cls, graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:
-        """Return the layout of the statistics that ranks compute, the box that each rank needs, and their type."""
         shape = graph.shape(operator)
         group_count = _groups(operator, shape[1])
         per_group = shape[1] // group_count
@@ -46,7 +46,6 @@ class JointGroupNorm(Collective):
 
     @classmethod
     def build(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
-        """Return the symbol of this rank's shard; None if it has none."""
         graph: Graph = program.graph
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}
         layout, needed, dtype = cls.layouts(graph, operator, boxes)
@@ -120,19 +119,15 @@ class GroupNorm(Rule):
 
 
 @register('LayerNorm')
-class LayerNorm(Rule):
+class LayerNorm(Aligned):
     """LayerNorm: every dimension that is not normalized can be split."""
 
     adds_weight_gradients = True
 
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        shape = graph.shape(operator)
-        return [dimension != axis_of(operator, len(shape), -1) for dimension in range(len(shape))]
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        statistics = with_range(output_shard.box, axis_of(operator, len(output_shard.box), -1), (0, 1))
-        return OperatorShard([output_shard.box] + [full(shape) for shape in graph.inputs(operator)[1:]],
-                             [output_shard.box] + [statistics] * (operator.outputs - 1))
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        count = len(graph.shape(operator))
+        axis = axis_of(operator, count, -1)
+        return [[None if at == axis else at for at in range(count)], [None], [None]]
 
 
 @register('LRN')

@@ -1,5 +1,5 @@
 """The rules of operators that add or cut off elements at the borders of images."""
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -62,6 +62,5 @@ class Crop(Rule):
         out = output_shard.box
         box = out[:2] + tuple((low + first, high + first)
                               for (low, high), first in zip(out[2:], self._offsets(graph, operator)))
-        boxes: List[Optional[Any]] = [box]
-        return OperatorShard(boxes + shape_only(graph, operator), [out], build=lambda inputs, name, attributes:
+        return OperatorShard([box, *shape_only(graph, operator)], [out], build=lambda inputs, name, attributes:
                              mx.sym.identity(inputs[0], name=name))

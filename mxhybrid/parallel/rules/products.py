@@ -61,12 +61,11 @@ class Product(Contraction):
         count = len(graph.shape(operator))
         if int(operator.get('axis', -2)) not in (-2, count - 2):
             return [[None] * count for _ in operator.inputs]
-        others: Alignment = list(range(count - 2))
-        left: Alignment = [count - 2, None]
-        right: Alignment = [None, count - 1]
-        factors = [others + (left[::-1] if operator.get('transpose_a', False) else left),
-                   others + (right[::-1] if operator.get('transpose_b', False) else right)]
-        return factors + [list(range(count))] * (len(operator.inputs) - 2)
+        others, row, column = range(count - 2), count - 2, count - 1
+        left = [*others, None, row] if operator.get('transpose_a', False) else [*others, row, None]
+        right = [*others, column, None] if operator.get('transpose_b', False) else [*others, None, column]
+        summand: Alignment = [*others, row, column]
+        return [left, right] + [summand] * (len(operator.inputs) - 2)
 
 
 @register('dot')
@@ -82,8 +81,6 @@ class Dot(Contraction):
         left, right = (len(shape) for shape in graph.inputs(operator))
         if min(left, right) < 2:
             return [[None] * left, [None] * right]
-        none: Alignment = [None]
-        first: Alignment = list(range(left - 1))
-        second: Alignment = list(range(left - 1, left + right - 2))
-        return [none + first if operator.get('transpose_a', False) else first + none,
-                second + none if operator.get('transpose_b', False) else none + second]
+        first, second = range(left - 1), range(left - 1, left + right - 2)
+        return [[None, *first] if operator.get('transpose_a', False) else [*first, None],
+                [*second, None] if operator.get('transpose_b', False) else [None, *second]]

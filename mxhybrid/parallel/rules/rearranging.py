@@ -10,38 +10,25 @@ from ..sharding.split import OutputShard
 from .windows import window
 
 
-@register('depth_to_space')
-class DepthToSpace(Rule):
-    """depth_to_space: samples, and whole blocks of height and width can be split."""
+@register('depth_to_space', 'space_to_depth')
+class Blocks(Rule):
+    """depth_to_space and space_to_depth: samples, height and width can be split, for depth_to_space in whole blocks."""
 
     moves_dimensions = True
 
     def grains(self, graph: Graph, operator: Operator) -> List[int]:
-        """Return the size of a block for height and width."""
-        return [1, 1] + [int(operator.get('block_size'))] * 2
+        """Return the size of a block for height and width, if the output has whole blocks."""
+        size = int(operator.get('block_size')) if operator.op == 'depth_to_space' else 1
+        return [1, 1, size, size]
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         return [True, False, True, True]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        out, size = output_shard.box, int(operator.get('block_size'))
-        return OperatorShard([(out[0], (0, graph.inputs(operator)[0][1])) + tuple(
-            (low // size, high // size) for low, high in out[2:])], [out])
-
-
-@register('space_to_depth')
-class SpaceToDepth(Rule):
-    """space_to_depth: samples, height and width can be split."""
-
-    moves_dimensions = True
-
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        return [True, False, True, True]
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        out, size = output_shard.box, int(operator.get('block_size'))
-        return OperatorShard([(out[0], (0, graph.inputs(operator)[0][1])) + tuple(
-            (low * size, high * size) for low, high in out[2:])], [out])
+        data, shape, out = graph.inputs(operator)[0], graph.shape(operator), output_shard.box
+        rows, columns = ((low * read // count, high * read // count)
+                         for (low, high), read, count in zip(out[2:], data[2:], shape[2:]))
+        return OperatorShard([(out[0], (0, data[1]), rows, columns)], [out])
 
 
 @register('im2col')

@@ -16,7 +16,6 @@ class Broadcast(Rule):
     """broadcast_to, broadcast_axis and broadcast_like: every dimension can be split."""
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension, unless one is added."""
         count = len(graph.shape(operator))
         return [len(graph.inputs(operator)[0]) == count] * count
 
@@ -25,11 +24,10 @@ class Broadcast(Rule):
         if len(data) != len(output_shard.box):
             return super().shard(graph, operator, output_shard)
         box = tuple((0, 1) if count == 1 else chosen for count, chosen in zip(data, output_shard.box))
-        boxes = [box] + shape_only(graph, operator)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             return mx.sym.broadcast_to(inputs[0], shape=shape_of(output_shard.box), name=name)
-        return OperatorShard(boxes, [output_shard.box], build=build)
+        return OperatorShard([box, *shape_only(graph, operator)], [output_shard.box], build=build)
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
@@ -108,7 +106,6 @@ class Tile(Rule):
         return (1,) * (len(graph.shape(operator)) - len(data)) + data
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the dimensions that are not tiled, and for those of length 1."""
         return [times == 1 or count == 1
                 for count, times in zip(self._data(graph, operator), self._repetitions(graph, operator))]
 

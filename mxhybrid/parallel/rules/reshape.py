@@ -4,6 +4,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 
+from ...native.symbols import symbol_function
 from ..ops.graph import Entry, Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, shape_only
@@ -168,14 +169,21 @@ def _inner_heads(graph: Graph, entry: Entry) -> Dict[int, int]:
 
 
 @register('_contrib_arange_like')
-class ArangeLike(Rule):
-    """arange_like: only the shape of the input counts, so that no element of the input is read."""
+@register('_contrib_MultiBoxPrior', ignored_dimensions=2)
+class LikeShape(Rule):
+    """arange_like and MultiBoxPrior: only the shape of the input counts, so that no element is read, and every worker
+    computes the whole output.
+    """
+
+    #: The number of the first dimensions whose lengths do not count.
+    ignored_dimensions = 0
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         shape, dtype = graph.inputs(operator)[0], graph.dtypes[operator.number, 0]
+        shape = (1,) * self.ignored_dimensions + shape[self.ignored_dimensions:]
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            return mx.sym.contrib.arange_like(mx.sym.zeros(shape=shape, dtype=dtype), name=name, **operator.settings)
+            return symbol_function(operator.op)(mx.sym.zeros(shape=shape, dtype=dtype), name=name, **attributes)
         return OperatorShard([None], [full(graph.shape(operator))], build=build)
 
 

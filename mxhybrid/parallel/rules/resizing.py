@@ -4,7 +4,7 @@ MXNet's operators can only resize whole images.  So a shard of a part of an imag
 split, a matrix of weights from the coordinates, and multiplies its part by these matrices.
 """
 import math
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -36,7 +36,6 @@ class _Resizing(ImageSums):
         is_cut = [out[at] != (0, shape[at]) for at in range(4)]
         reads = [self._window(operator, out[at], data[at], shape[at]) if at > 1 and is_cut[at] else
                  out[at] if at < 2 else (0, data[at]) for at in range(4)]
-        boxes: List[Optional[Any]] = [tuple(reads)]
 
         def matrix(axis: int) -> Any:
             rows, columns = (mx.sym.arange(*side, dtype='float64') for side in (out[axis], reads[axis]))
@@ -54,7 +53,7 @@ class _Resizing(ImageSums):
                 return mx.sym.contrib.BilinearResize2D(inputs[0], height=shape[2], width=shape[3], mode='size',
                                                        align_corners=bool(operator.get('align_corners', True)),
                                                        name=name)
-        return OperatorShard(boxes + shape_only(graph, operator), [out],
+        return OperatorShard([tuple(reads), *shape_only(graph, operator)], [out],
                              build=build if any(is_cut[2:]) else build_whole)
 
 

@@ -6,9 +6,8 @@ import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Substituted, axis_length, axis_of, elements_of, with_range
-from ..sharding.box import full, shape_of
-from ..sharding.split import OutputShard
+from ..ops.rule import OperatorShard, Substituted, axis_length, axis_of, elements_of
+from ..sharding.box import shape_of
 from .aligned import Aligned, Alignment
 
 
@@ -29,12 +28,6 @@ class Recurrent(Aligned):
         _, weights, *states = graph.inputs(operator)
         return [[None, 1, None], [None] * len(weights), *([None, 1, None] if len(state) == 3 else [1]
                                                           for state in states)]
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        shard = super().shard(graph, operator, output_shard)
-        shard.outputs = [with_range(full(graph.shape(operator, output)), 1, output_shard.box[1])
-                         for output in range(operator.outputs)]
-        return shard
 
 
 @register('SequenceMask', 'SequenceReverse', 'SequenceLast')

@@ -5,36 +5,9 @@ import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule, axis_of, shape_only, with_range
+from ..ops.rule import OperatorShard, Rule, axis_of, shape_only
 from ..sharding.sample_axis import SampleAxis, after_slice
 from ..sharding.split import OutputShard
-
-
-@register('slice_axis')
-class SliceAxis(Rule):
-    """slice_axis: every dimension can be split; a shard reads the elements that it returns."""
-
-    splits_every_dimension = True
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        axis, begin = self._where(graph, operator)
-        low, high = output_shard.box[axis]
-        return OperatorShard([with_range(output_shard.box, axis, (low + begin, high + begin))], [output_shard.box],
-                             {'begin': 0, 'end': high - low})
-
-    @staticmethod
-    def _where(graph: Graph, operator: Operator) -> Tuple[int, int]:
-        """Return the axis, and its first coordinate in the slice."""
-        shape = graph.inputs(operator)[0]
-        axis = axis_of(operator, len(shape), 0)
-        return axis, int(operator.get('begin', 0)) % shape[axis] if shape[axis] else 0
-
-    def samples(self, graph: Graph, operator: Operator,
-                known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
-        """Return the sample axis: a slice along the samples has whole rounds of them, or some samples only."""
-        axis, begin = self._where(graph, operator)
-        return [after_slice(known[0], axis, graph.inputs(operator)[0][axis], begin,
-                            begin + graph.shape(operator)[axis])]
 
 
 @register('slice', 'slice_like')
@@ -67,7 +40,6 @@ class Slice(Rule):
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         box = tuple((low + begin, high + begin) if step == 1 else (0, count) for (low, high), (begin, step), count in
                     zip(output_shard.box, self._where(graph, operator), graph.inputs(operator)[0]))
-        boxes = [box] + shape_only(graph, operator)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             if all(step == 1 for _, step in self._where(graph, operator)):
@@ -76,7 +48,7 @@ class Slice(Rule):
             begin, end = (tuple(None if step in (1, None) else value for value, step in zip(values, steps))
                           for values in (begins, ends))
             return mx.sym.slice(inputs[0], name=name, begin=begin, end=end, step=steps)
-        return OperatorShard(boxes, [output_shard.box], build=build)
+        return OperatorShard([box, *shape_only(graph, operator)], [output_shard.box], build=build)
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
@@ -88,3 +60,20 @@ class Slice(Rule):
         if step != 1:
             return [None]
         return [after_slice(whole, axis, graph.inputs(operator)[0][axis], begin, begin + graph.shape(operator)[axis])]
+
+
+@register('slice_axis')
+class SliceAxis(Slice):
+    """slice_axis: every dimension can be split; a shard reads the elements that it returns."""
+
+    def _where(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
+        shape = graph.inputs(operator)[0]
+        axis, starts = axis_of(operator, len(shape), 0), [(0, 1)] * len(shape)
+        starts[axis] = int(operator.get('begin', 0)) % max(1, shape[axis]), 1
+        return starts
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        shard = super().shard(graph, operator, output_shard)
+        low, high = output_shard.box[axis_of(operator, len(output_shard.box), 0)]
+        shard.attrs, shard.build = {'begin': 0, 'end': high - low}, None
+        return shard

@@ -26,7 +26,6 @@ class SplitSoftmax(Collective):
 
     @staticmethod
     def layouts(graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
-        """Return the layout of the statistics that ranks compute, the box that each rank needs, and their type."""
         shape = graph.shape(operator)
         axis = axis_of(operator, len(shape), -1)
 
@@ -38,7 +37,6 @@ class SplitSoftmax(Collective):
 
     @classmethod
     def build(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
-        """Return the symbol of this rank's shard; None if it has none."""
         graph: Graph = program.graph
         axis = axis_of(operator, len(graph.shape(operator)), -1)
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}

@@ -6,12 +6,12 @@ import numpy as np
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule, as_tuple, elements_of, summed
+from ..ops.rule import OperatorShard, Rule, as_tuple, elements_of
 from ..sharding.box import Box, Range, full
 from ..sharding.split import OutputShard
 from .convolution import GroupedFilters, filter_size
 from .dense import with_bias
-from .windows import is_channels_first, shard_of_samples, transposed_window
+from .windows import is_channels_first, transposed_window
 
 
 class _Filters(NamedTuple):
@@ -25,33 +25,23 @@ class _Filters(NamedTuple):
 
 
 def _transposed(graph: Graph, operator: Operator, output_shard: OutputShard, filters: _Filters
-                ) -> Tuple[List[Range], Dict[str, Any], Optional[Tuple[Any, Any]]]:
+                ) -> Tuple[Tuple[Range, ...], Dict[str, Any], Optional[Tuple[Any, Any]]]:
     """Return the ranges of inputs that a box reads, attributes of the shard, and begin and end of its outputs among
     those that it computes; None if these are the same.
     """
     data, shape, out = graph.inputs(operator)[0], graph.shape(operator), output_shard.box
-    rows, pads, adjusts = [], [], []
-    begins: List[Optional[int]] = [None, None]
-    ends: List[Optional[int]] = [None, None]
-    for dimension, (side, count, whole) in enumerate(zip(out[2:], data[2:], shape[2:])):
+    parts: List[Tuple[Any, ...]] = []
+    for side, count, whole, kernel, stride, pad, dilate, adjust in zip(out[2:], data[2:], shape[2:], *filters):
         if side == (0, whole):
-            rows.append((0, count))
-            pads.append(filters.pads[dimension])
-            adjusts.append(filters.adjusts[dimension])
-            begins.append(None)
-            ends.append(None)
-            continue
-        read, first = transposed_window(side, count, filters.kernel[dimension], filters.strides[dimension],
-                                        filters.pads[dimension], filters.dilates[dimension])
-        rows.append(read)
-        pads.append(0)
-        adjusts.append(0)
-        begins.append(first)
-        ends.append(first + side[1] - side[0])
-    attrs = {'kernel': filters.kernel, 'stride': filters.strides, 'dilate': filters.dilates, 'pad': tuple(pads),
-             'adj': tuple(adjusts), 'target_shape': ()}
+            parts.append(((0, count), pad, adjust, None, None))
+        else:
+            read, first = transposed_window(side, count, kernel, stride, pad, dilate)
+            parts.append((read, 0, 0, first, first + side[1] - side[0]))
+    rows, pads, adjusts, begins, ends = zip(*parts)
+    attrs = {'kernel': filters.kernel, 'stride': filters.strides, 'dilate': filters.dilates, 'pad': pads,
+             'adj': adjusts, 'target_shape': ()}
     is_cut = any(begin is not None for begin in begins)
-    return rows, attrs, (tuple(begins), tuple(ends)) if is_cut else None
+    return rows, attrs, ((None, None) + begins, (None, None) + ends) if is_cut else None
 
 
 def _cut(symbol: Any, ends: Optional[Tuple[Any, Any]], name: str) -> Any:
@@ -96,21 +86,14 @@ class Deconvolution(GroupedFilters):
         return _Filters(kernel, strides, pads, dilates, adjusts)
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        out, shape = output_shard.box, graph.shape(operator)
-        data, weight = graph.inputs(operator)[:2]
         if not is_channels_first(operator):
-            return shard_of_samples(graph, operator, out)
-        groups, channels = self._groups(operator), out[1]
-        if groups == 1:
-            read, filters_read, group_count = summed(data[1], output_shard), channels, 1
-        else:
-            per_group = shape[1] // groups
-            first, last = channels[0] // per_group, channels[1] // per_group
-            read = first * data[1] // groups, last * data[1] // groups
-            filters_read, group_count = (0, per_group), last - first
+            return super().shard(graph, operator, output_shard)
+        out, weight = output_shard.box, graph.inputs(operator)[1]
+        channels, (read, group_count) = out[1], self._channels_read(graph, operator, output_shard)
+        filters_read = channels if self._groups(operator) == 1 else (0, weight[1])
         rows, attrs, ends = _transposed(graph, operator, output_shard, self._filters(graph, operator))
         attrs.update(num_filter=channels[1] - channels[0], num_group=group_count)
-        image: Box = (out[0], read) + tuple(rows)
+        image: Box = (out[0], read) + rows
         shard = with_bias(operator, [image, (read, filters_read) + full(weight[2:])], channels, output_shard, attrs)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
@@ -173,5 +156,5 @@ class UpSampling(Rule):
             made = mx.sym.Deconvolution(*inputs, num_filter=channel_count, num_group=channel_count, no_bias=True,
                                         name=name, **attrs)
             return _cut(made, ends, name + '_cut')
-        return OperatorShard([(out[0], out[1]) + tuple(rows), (out[1],) + full(graph.inputs(operator)[1][1:])], [out],
+        return OperatorShard([(out[0], out[1]) + rows, (out[1],) + full(graph.inputs(operator)[1][1:])], [out],
                              build=build)

@@ -1,9 +1,8 @@
 """The windows of images that convolutions and pooling read, and the padding beyond the borders."""
 from typing import Tuple
 
-from ..ops.graph import Graph, Operator
-from ..ops.rule import OperatorShard
-from ..sharding.box import Box, Range, full
+from ..ops.graph import Operator
+from ..sharding.box import Range
 
 
 def window(out: Range, count: int, out_count: int, kernel: int, stride: int, pad: int, dilate: int = 1
@@ -35,9 +34,3 @@ def transposed_window(out: Range, count: int, kernel: int, stride: int, pad: int
         last += 1
     first = min(first, last)
     return (first, last + 1), low - first * stride
-
-
-def shard_of_samples(graph: Graph, operator: Operator, box: Box) -> OperatorShard:
-    """Return the shard that reads its samples of the images, and all of the weights: where channels come last."""
-    images, *weights = graph.inputs(operator)
-    return OperatorShard([(box[0],) + full(images[1:])] + [full(weight) for weight in weights], [box])

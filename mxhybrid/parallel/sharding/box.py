@@ -16,7 +16,6 @@ def full(shape: Iterable[int]) -> Box:
 
 
 def shape_of(box: Box) -> Tuple[int, ...]:
-    """Return the shape of a box."""
     return tuple([high - low for low, high in box])
 
 
@@ -35,7 +34,6 @@ def overlap(box: Box, other: Box) -> Optional[Box]:
 
 
 def contains(outer: Box, inner: Box) -> bool:
-    """Return whether a box contains another one."""
     return all(start <= low and high <= end for (start, end), (low, high) in zip(outer, inner))
 
 

@@ -43,7 +43,6 @@ class Split:
         return dict(zip(self.ranks, shards))
 
     def as_json(self) -> Dict[str, Any]:
-        """Return the split as JSON."""
         return {'degrees': list(self.degrees), 'partials': self.partials, 'copies': self.copies,
                 'ranks': list(self.ranks)}
 

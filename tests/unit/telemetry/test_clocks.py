@@ -2,7 +2,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from mxhybrid.telemetry.clocks import ClockOffset
+from mxhybrid.telemetry.trace_sender import ClockOffset
 
 pytestmark = pytest.mark.both_pythons
 

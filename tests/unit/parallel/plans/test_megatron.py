@@ -230,5 +230,7 @@ def test_grids_that_are_refused(values, words):
 def test_a_file_keeps_a_grid_over_times(tmp_path):
     path = str(tmp_path / 'plan.json')
     save(path, grid(2, 3, sequence=4))
-    assert load(path).as_json() == grid(2, 3, sequence=4).as_json() and load(path).ranks == 24
+    assert load(path).as_json() == grid(2, 3, sequence=4).as_json()
+    with pytest.raises(InputError, match='for 24 workers, but the job has 8'):
+        load(path).check(8)
     assert 'sequence' not in grid(2).as_json()
