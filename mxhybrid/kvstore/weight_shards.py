@@ -1,11 +1,11 @@
 """Shards of weights: a worker holds only a part of such a weight, and the store does not hold it at all.
 
 :mod:`mxhybrid.parallel` marks the parameters, and sums their gradients.  A Trainer's keys are the same on all workers,
-since each worker has every parameter, some of them as placeholders.
+since each worker has every parameter, some of them as placeholders.  A shard is a
+:class:`mxhybrid.parallel.runtime.sharded_parameters.ShardedWeight`.
 """
-import operator
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple
+from typing import Any, Iterator, List
 
 import mxnet as mx
 import numpy as np
@@ -17,7 +17,6 @@ from ..native import trainers
 from ..native.arrays import host_view
 
 _ATTRIBUTE = 'mxhybrid_shard'
-_get_shard = operator.methodcaller('get', _ATTRIBUTE)
 #: Name under which the job monitor counts calls of a split network with redistributions.
 NETWORK_CALL = 'a call of a network that is split'
 #: Attribute of a parameter of a split network: a line of text about the redistributions of the network.
@@ -26,45 +25,6 @@ _REDISTRIBUTIONS = 'mxhybrid_redistributions'
 _EMPTIED = 'mxhybrid_emptied'
 #: MXNet's own default.
 _UNIFORM = mx.initializer.Uniform()
-
-
-class WeightShard(Protocol):
-    """A box of a weight, which several workers may hold."""
-
-    #: Shape of the whole weight.
-    whole_shape: Any
-    #: Whether this worker holds the box.
-    holds: bool
-    #: Ranks of the workers that hold the same box.
-    group: List[int]
-
-    def allreduce_(self, array: Any, priority: int) -> None:
-        """Sum a gradient over the workers that hold the same box, in place; returns before the sum is complete."""
-
-    def whole_of(self, shape: Tuple[int, ...]) -> Tuple[Tuple[int, ...], Any]:
-        """Return the whole shape of an array that belongs to the box, as optimizer state does, and this worker's range
-        of each dimension.
-
-        The array has an element for each element of the box, or for each of its rows.  Any other array is whole
-        already, and the same on all workers.  InputError if the whole shape cannot be inferred.
-        """
-
-    def part_of(self, values: Any) -> Any:
-        """Return this worker's box of the values of a whole weight; it has to hold a box."""
-
-    def gather(self, array: Any, shape: Tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
-        """Yield the rows of a whole array, piece by piece, on worker 0; `array` is this worker's part, None for none.
-
-        All workers iterate until the end, and do not change their arrays until worker 0 has finished.
-        """
-
-    def scatter(self, rows: Callable[[int, int], np.ndarray], array: Any, shape: Tuple[int, ...], dtype: Any) -> None:
-        """Overwrite the workers' parts of a whole array with worker 0's ``rows(first, last)`` (collective).
-
-        `array` is this worker's part, None for none.
-        """
-
-
 #: MXNet's optimizers whose update of an element depends on other elements or other weights, or is random.
 _NOT_BY_ELEMENT = ('LARS', 'LAMB', 'LANS', 'LBSGD', 'SGLD', 'Nadam', 'GroupAdaGrad')
 
@@ -81,19 +41,19 @@ def check_optimizer(optimizer: Any, remedy: str = 'a plan that splits no weights
                          'adam, or %s' % (name, remedy))
 
 
-def set_shard(param: Any, shard: WeightShard) -> None:
+def set_shard(param: Any, shard: Any) -> None:
     """Mark `param`, before a Trainer has it, as a shard, or as a placeholder if this worker does not hold it."""
     setattr(param, _ATTRIBUTE, shard)
 
 
-def shard_of(param: Any) -> Optional[WeightShard]:
+def shard_of(param: Any) -> Any:
     """Return the shard that a parameter is, None for a whole weight."""
     return getattr(param, _ATTRIBUTE, None)
 
 
-def shards_in(attributes: List[Any]) -> List[Optional[WeightShard]]:
+def shards_in(attributes: List[Any]) -> List[Any]:
     """Return the shards of parameters, None for whole weights, given the dicts of the parameters' attributes."""
-    return list(map(_get_shard, attributes))
+    return [param.get(_ATTRIBUTE) for param in attributes]
 
 
 def unsharded(params: List[Any]) -> List[Any]:
@@ -189,7 +149,7 @@ def initialise_again(param: Any, init: Any = None, ctx: Any = None, default_init
     Each worker draws the values of the whole weight, so that its random numbers remain those of one process.  The
     values of worker 0 are used.
     """
-    shard: Any = shard_of(param)
+    shard = shard_of(param)
     whole = gluon.Parameter(param.name, shape=shard.whole_shape, dtype=param.dtype, init=param.init)
     whole.initialize(init, mx.cpu(), default_init)
     values = host_view(whole.data())
