@@ -225,10 +225,6 @@ class Distributed:
         self._chooser.pulled(route, sum(map(len, id_arrays)))
         route.pull_rows(id_arrays, outs, priority)
 
-    def prefetch(self, route: Any, ids: np.ndarray, priority: int, after_push: bool) -> None:
-        """Request rows that will be pulled."""
-        route.prefetch(ids, priority, after_push)
-
     def fresh_pulls(self) -> ContextManager[None]:
         """Surround pulls that get rows without staleness."""
         return self._servers.fresh_pulls()
@@ -404,8 +400,7 @@ class Distributed:
         # an array that is in use.
         self._sums[:] = values
         self._collective.allreduce_(self._sums, name)
-        sums: Callable[[], np.ndarray] = self._sums.asnumpy
-        return sums
+        return self._sums.asnumpy
 
     def call_count(self, call: str) -> int:
         """Return how often this worker has made a collective call of this name."""

@@ -267,7 +267,7 @@ class Hybrid(KVStore):
         if not isinstance(row_ids, mx.nd.NDArray):
             row_ids = mx.nd.array(row_ids, dtype='int64', ctx=mx.cpu())
         ids = checks.wanted_rows('prefetch', route.name, row_ids, route.rows)
-        self.backend.prefetch(route, ids, priority, after_push)
+        route.prefetch(ids, priority, after_push)
 
     @_unrecorded
     def repartition(self, key: Any, partitions: int) -> None:

@@ -25,6 +25,9 @@ class Local(ParameterSpec):
         super().__init__(key, name, array)
         self.sparse = array.stype == 'row_sparse'
 
+    def prefetch(self, ids: np.ndarray, priority: int, after_push: bool) -> None:
+        """Do nothing: all rows are here."""
+
 
 def _write(targets: List[Tuple[Local, List[Any]]], write: Callable[..., Any]) -> None:
     """Call `write` with outputs of each key's dtype, and cast them to those of `targets`: MXNet casts some dtypes only.
@@ -111,9 +114,6 @@ class OneProcess:
     def pull_rows(self, route: Local, id_arrays: List[np.ndarray], outs: List[Any], priority: int) -> None:
         _write([(route, outs)], lambda exact: self.native.row_sparse_pull(
             route.key, exact, priority, [mx.nd.from_numpy(ids) for ids in id_arrays]))
-
-    def prefetch(self, route: Local, ids: np.ndarray, priority: int, after_push: bool) -> None:
-        """Do nothing: all rows are here."""
 
     def fresh_pulls(self) -> ContextManager[None]:
         """Surround nothing: there are no other workers."""
