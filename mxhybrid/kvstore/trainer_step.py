@@ -35,7 +35,6 @@ new store, which takes over from the former one, and read or write the state of 
 """
 import contextlib
 import tempfile
-import weakref
 from typing import Any, Callable, ContextManager, List, Optional, Set, Tuple
 
 import mxnet as mx
@@ -346,8 +345,7 @@ class TrainerHooks:
         self._holds_tables = store.distributed
         self.tables.open(store)
         self.sharding = sharding_for(trainer)
-        if self.sharding is not None:
-            store.state_line = weakref.WeakMethod(self.sharding.report_line)
+        store.show(self)
         self.switch = (OnDemandSwitch(trainer) if store.backend.serves_dense_weights and trainer._contains_sparse_grad
                        else None)
 

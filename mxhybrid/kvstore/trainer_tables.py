@@ -14,7 +14,7 @@ when the store is made          :meth:`TrainerTables.open`: the rows move to the
 ==============================  ====================================================================================
 """
 import zlib
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
 from mxnet.gluon.parameter import ParameterDict
@@ -54,8 +54,7 @@ class TableTraffic:
 
     def cache_counts(self) -> Dict[str, int]:
         """Return the numbers of rows that the workers of this host have requested, and that its cache had, so far."""
-        counts: Dict[str, int] = self.param.table.cache_counts()
-        return counts
+        return self.param.table.cache_counts()
 
 
 class TrainerTables:
@@ -72,6 +71,9 @@ class TrainerTables:
 
     def __bool__(self) -> bool:
         return bool(self.params)
+
+    def __iter__(self) -> Iterator[TableTraffic]:
+        return iter(self._tables)
 
     @property
     def _trained(self) -> List[TableTraffic]:
@@ -134,7 +136,6 @@ class TrainerTables:
                 table.served = param.table if param.is_served else None
             else:
                 self._serve(table, store)
-        store.show_tables(self.traffic, self.report)
 
     def reopen(self, store: Any) -> None:
         """Begin again with tables that all workers have initialised since the store was made (collective)."""
@@ -232,10 +233,6 @@ class TrainerTables:
                              'mxhybrid.checkpoint.save and load' % (call, self.params[0].name))
 
     # -- for the report ------------------------------------------------------------------------------------------
-
-    def traffic(self) -> List[TableTraffic]:
-        """Return the traffic of the tables."""
-        return self._tables
 
     def report(self) -> List[Tuple[TableTraffic, Dict[str, int]]]:
         """Return the tables and their statistics, which worker 0 alone can ask for; {} on other workers."""
