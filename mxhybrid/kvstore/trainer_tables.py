@@ -279,14 +279,14 @@ def _compare(first: List[List[Any]], other: List[List[Any]], rank: int) -> None:
 
 
 #: The attribute of a parameter with the choice of a plan for its table, until a Trainer tells its store.  Settings win.
-_ATTRIBUTE = 'mxhybrid_table_hint'
+_HINT = 'mxhybrid_table_hint'
 
 
 def set_table_hint(param: Any, table: TablePlan) -> None:
     """Mark `param`, before a Trainer has it, with the route and the partitions that a plan has for its rows."""
-    setattr(param, _ATTRIBUTE, table)
+    setattr(param, _HINT, table)
 
 
 def table_hints(params: List[Any]) -> Dict[str, TablePlan]:
     """Return the marks of parameters, by name."""
-    return {param.name: getattr(param, _ATTRIBUTE) for param in params if hasattr(param, _ATTRIBUTE)}
+    return {param.name: getattr(param, _HINT) for param in params if hasattr(param, _HINT)}
