@@ -158,7 +158,7 @@ class StepConsistency:
         """Clear the marks of fresh gradients, if the store updates: the next step has to see which are fresh."""
         if trainers.updates_on_store(self._trainer):
             for _, param in trainers.trained_params(self._trainer):
-                _mark(param, False)
+                trainers.mark_used(trainers.arrays_of(param))
 
     def check_last_step(self) -> None:
         """Raise InputError if workers differed in the last step (not collective, but waits until all have begun it)."""

@@ -146,7 +146,7 @@ class TrainerHooks:
         with store.meter.allreduce_grads(), uncounted_reads(self._trainer), self._without_placeholders():
             skipped_keys: Optional[Set[int]] = set()
             self._arrays = step_arrays(self._trainer, self._arrays)
-            self._all_fresh = self._arrays is not None and self._arrays.are_fresh()
+            self._all_fresh = self._arrays is not None and trainers.are_fresh(self._arrays.all_weights)
             if self._trainer._update_on_kvstore or store.distributed:
                 self._exchanged = True
                 batch_size, ignore_stale = self._call or (None, False)
@@ -280,7 +280,7 @@ class TrainerHooks:
                 and loss_scaler_of(trainer) is None and trainers.makes_plain_steps(trainer)
                 and arrays.is_current(trainer)):
             self._all_fresh = False
-            arrays.use()
+            trainers.mark_used(arrays.all_weights)
             if arrays.keys:
                 trainer._updaters[0](arrays.keys, arrays.all_gradients, arrays.all_weights)
         else:
@@ -309,8 +309,7 @@ class TrainerHooks:
         """Forget the gradients of this worker, so that a step takes zeros in their place."""
         self.tables.drop_gradients()
         for _, param in trained_params(self._trainer):
-            for array in arrays_of(param):
-                trainers.set_fresh(array, False)
+            trainers.mark_used(arrays_of(param))
 
     # -- its store ---------------------------------------------------------------------------------------------
 
