@@ -60,7 +60,7 @@ from .hybrid import Hybrid
 from .local_stores import store_for
 from .table_parameter import TableParameter
 from .trainer_step import TrainerHooks, hooks_of, is_hybrid, share_value_read
-from .trainer_tables import refuse_store, split_off, tables_split_off
+from .trainer_tables import split_off, tables_split_off
 from .weight_shards import (
     initialise_again,
     own_part,
@@ -164,7 +164,9 @@ def _make_trainer(original: Any, self: Any, params: Any, optimizer: Any, optimiz
     tables = tables_split_off(self)
     if tables:
         if not is_hybrid(kvstore):
-            refuse_store(tables, kvstore)
+            raise InputError("kvstore=%r: %s is a dynamic table, whose rows only the hybrid store updates: give the "
+                             "Trainer kvstore='hybrid', also in one process"
+                             % (getattr(kvstore, 'type', kvstore), tables[0].name))
         for name in _AMP:
             _wrap(importlib.import_module(name), 'unscale', _unscale)
     original(self, params, optimizer, optimizer_params, kvstore, *args, **keywords)

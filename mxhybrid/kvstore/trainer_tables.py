@@ -206,7 +206,7 @@ class TrainerTables:
             count = update_count(optimizer, key)
             count_update(optimizer, key, devices)
             table_rates = rates_of(optimizer, key) if rates is None else rates[number]
-            rows = param.take_gradient()
+            rows = param.lookups.take(param.grad_req)
             if rows is None:
                 rows = KeyedRows(np.empty(0, np.int64), None, np.empty((0, param.width), param.dtype))
             store.backend.note_call('push of %s' % table.name_of_all)
@@ -224,7 +224,7 @@ class TrainerTables:
     def drop_gradients(self) -> None:
         """Forget the gradients of a step that an overflow ends."""
         for table in self._trained:
-            table.param.take_gradient()
+            table.param.lookups.take(table.param.grad_req)
 
     def refuse_states(self, call: str) -> None:
         """Refuse a call for a file with the state of the optimizer (InputError)."""
@@ -257,12 +257,6 @@ def split_off(trainer: Any, params: Any) -> Any:
 def tables_split_off(trainer: Any) -> List[TableParameter]:
     """Return the dynamic tables of a Trainer of any store."""
     return trainer.__dict__.get(_ATTRIBUTE, [])
-
-
-def refuse_store(tables: List[TableParameter], store: Any) -> None:
-    """Refuse another store than the hybrid one (InputError)."""
-    raise InputError("kvstore=%r: %s is a dynamic table, whose rows only the hybrid store updates: give the Trainer "
-                     "kvstore='hybrid', also in one process" % (getattr(store, 'type', store), tables[0].name))
 
 
 def _compare(first: List[List[Any]], other: List[List[Any]], rank: int) -> None:
