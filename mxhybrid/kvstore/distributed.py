@@ -261,10 +261,6 @@ class Distributed:
         self.routes[key] = worker_route
         return maker, states
 
-    def stop_serving(self, key: Any) -> None:
-        """End :meth:`serve` without the values of the servers."""
-        self.routes[key] = self.routes[key].give_up()
-
     # -- dynamic tables ----------------------------------------------------------------------------------------------
 
     def open_dynamic_table(self, key: int, name: str, width: int, dtype: Any, first_values: FirstValues,

@@ -100,7 +100,7 @@ class OnDemandSwitch:
         for key, copy in self.copies.items():
             copy.complete()
             self._release(key, copy)
-            self._backend.stop_serving(key)
+            self._backend.routes[key] = self._backend.routes[key].give_up()
         self.copies.clear()
 
     def updating(self) -> ContextManager[None]:
@@ -183,7 +183,8 @@ class OnDemandSwitch:
             return 'a worker has updated it without the others'
         if self._watch(key).read:
             return 'something other than nn.Embedding reads its value'
-        return unsupported_reason(route, self._optimizer, updaters_of(self._trainer)[0].states.get(key))
+        updater = updaters_of(self._trainer)[0]
+        return unsupported_reason(route, updater.optimizer, updater.states.get(key))
 
     def _refuse(self, key: int, reason: str) -> None:
         del self._steps[key]
@@ -191,16 +192,11 @@ class OnDemandSwitch:
         if self._store.rank == 0:
             logger.debug('%s: no rows on demand: %s', self._trainer._params[key].name, reason)
 
-    @property
-    def _optimizer(self) -> Any:
-        """The optimizer that updates; the store may have been given another one than the Trainer's."""
-        return updaters_of(self._trainer)[0].optimizer
-
     def _move_to_servers(self, key: int) -> None:
         del self._steps[key]
         self._backend.unsettled.discard(key)
         param, updaters = self._trainer._params[key], updaters_of(self._trainer)
-        self._backend.serve(key, param._data[0], updaters[0].states.get(key), self._optimizer)
+        self._backend.serve(key, param._data[0], updaters[0].states.get(key), updaters[0].optimizer)
         for updater in updaters:
             drop_state(updater, key)
         self.copies[key] = WorkerCopy(self._trainer, key)
