@@ -66,7 +66,6 @@ class Distributed:
         self._agreed: Dict[Any, tuple] = {}
         # Keys that are to be initialised again, and whether their values were set.
         self._reinitialise: Dict[Any, bool] = {}
-        self._sums: Any = None
         #: Keys whose weights may yet move to servers; until it is decided, all tables keep their partitions.
         self.unsettled: Set[Any] = set()
         #: Whether servers may hold dense weights.
@@ -369,7 +368,7 @@ class Distributed:
     def adopt(self, former: 'Distributed', keys_set: Set[Any]) -> None:
         """Take over keys and tables; see :meth:`mxhybrid.kvstore.hybrid.Hybrid.adopt`."""
         self._lease, self._prefix, self.routes = former._lease, former._prefix, former.routes
-        self._chooser, self._tuner, self._sums = former._chooser, former._tuner, former._sums
+        self._chooser, self._tuner = former._chooser, former._tuner
         self._buckets, self._context = former._buckets, former._context
         self._reinitialise = {key: key in keys_set for key in self.routes}
 
@@ -382,21 +381,12 @@ class Distributed:
         return self._collective.allgather_json(value, '%s.%s' % (self._prefix, operation))
 
     def allreduce_numbers(self, values: np.ndarray) -> Callable[[], np.ndarray]:
-        """Start to sum a few float64 values over all workers; return a function that waits for the sums.
+        """Start to sum a few values over all workers; return a function that waits for the sums.
 
-        The next call overwrites them.
+        The caller waits for them before the next call: Horovod refuses a name that is still in flight.
         """
-        name = self._prefix + '.step_consistency'
         self._lifeline.count_call('a step of a Trainer')
-        if self._collective.sums_together:
-            return self._collective.start_sum(values, name)
-        if self._sums is None or len(self._sums) != len(values):
-            self._sums = mx.nd.zeros(len(values), dtype=np.float64, ctx=mx.cpu())
-        # All calls use one array: Horovod refuses a name that is still in flight, but the engine makes a call wait for
-        # an array that is in use.
-        self._sums[:] = values
-        self._collective.allreduce_(self._sums, name)
-        return self._sums.asnumpy
+        return self._collective.start_sum(values, self._prefix + '.step_consistency')
 
     def call_count(self, call: str) -> int:
         """Return how often this worker has made a collective call of this name."""
