@@ -97,11 +97,9 @@ class OnDemandSwitch:
 
     def abandon(self) -> None:
         """Complete this worker's copies: the Trainer gives its store up and fills another one from them."""
-        for key, copy in self.copies.items():
-            copy.complete()
-            self._release(key, copy)
+        for key in list(self.copies):
+            self._release(key)
             self._backend.routes[key] = self._backend.routes[key].give_up()
-        self.copies.clear()
 
     def updating(self) -> ContextManager[None]:
         """Surround an update in the workers; :meth:`push_gradients` then sends the gradients of weights on servers."""
@@ -205,17 +203,18 @@ class OnDemandSwitch:
         if self._store.rank == 0:
             logger.info('%s: servers update it from now on, and every worker pulls the rows that it needs', param.name)
 
-    def _release(self, key: int, copy: WorkerCopy) -> None:
-        watch = self._watch(key)
+    def _release(self, key: int) -> None:
+        """Complete this worker's copy of a parameter, which is the parameter's value from now on."""
+        copy, watch = self.copies[key], self._watch(key)
+        copy.complete()
+        del self.copies[key]
         if watch.copy is copy:  # and not another Trainer's
             self._trainer._params[key].__class__ = Parameter
             watch.note_move_to_worker()
 
     def _take_back(self, key: int) -> None:
-        copy, param = self.copies[key], self._trainer._params[key]
-        copy.complete()
-        del self.copies[key]
-        self._release(key, copy)
+        param = self._trainer._params[key]
+        self._release(key)
         maker, states = self._backend.take_back(key, param._data[0] if self._trainer._update_on_kvstore else None)
         for updater, array in zip(updaters_of(self._trainer) if maker is not None else (), param._data):
             template = maker.create_state_multi_precision(key, array)

@@ -47,11 +47,8 @@ class OneProcess:
     With `counts_rows` it waits for gradients and counts their rows.
     """
 
-    #: There are no servers.
-    serves_dense_weights = False
-    #: There is nobody to share updates with.
-    shards_updates = False
-    #: Values do not travel, so they cannot overflow in float16.
+    # There are no servers and no other workers, and values do not travel.
+    serves_dense_weights = shards_updates = False
     largest_gradient = float('inf')
 
     def __init__(self, counts_rows: bool, settings: Settings) -> None:
