@@ -175,7 +175,8 @@ class TrainerHooks:
             others = Gradients.of([pair for pair in gradients.dense if pair[0] not in summed])
             gradients = others._replace(sharded=gradients.sharded, sparse=gradients.sparse)
         dense, keys, arrays = gradients.dense, gradients.dense_keys, gradients.dense_arrays
-        if len(dense) > 1 and self._updates_with_sums:
+        if len(dense) > 1 and store.distributed and self._is_plain_step:
+            # The update takes the sums from their buffers: nobody can look at the gradients before.
             self._compiled_updates.take_sums(store.sum_for_update(keys, arrays, -keys[0]))
         elif dense:
             store.pushpull(list(keys), list(map(list, arrays)),
@@ -201,11 +202,11 @@ class TrainerHooks:
                 store.pull(key, out, priority=-key, ignore_sparse=False)
 
     @property
-    def _updates_with_sums(self) -> bool:
-        """True if the update may take the sums from their buffers: nobody can look at the gradients before."""
+    def _is_plain_step(self) -> bool:
+        """True if only MXNet's code runs between the exchange of gradients and the update in this worker."""
         trainer = self._trainer
-        return (self._call is not None and not trainer._update_on_kvstore and trainer._kvstore.distributed
-                and loss_scaler_of(trainer) is None and trainers.makes_plain_steps(trainer))
+        return (self._call is not None and not trainer._update_on_kvstore and loss_scaler_of(trainer) is None
+                and trainers.makes_plain_steps(trainer))
 
     @property
     def _optimizer(self) -> Any:
@@ -275,10 +276,8 @@ class TrainerHooks:
     def _update_all(self, original: Callable[[bool], None], ignore_stale_grad: bool) -> None:
         """Call ``Trainer._update``, or do the same with arrays that are known."""
         trainer, arrays = self._trainer, self._arrays
-        if (self._call is not None and self._all_fresh and arrays is not None and arrays.on_one_device
-                and len(trainer._updaters) == 1 and not ignore_stale_grad and not trainer._update_on_kvstore
-                and loss_scaler_of(trainer) is None and trainers.makes_plain_steps(trainer)
-                and arrays.is_current(trainer)):
+        if (self._all_fresh and arrays is not None and arrays.on_one_device and len(trainer._updaters) == 1
+                and not ignore_stale_grad and self._is_plain_step and arrays.is_current(trainer)):
             self._all_fresh = False
             trainers.mark_used(arrays.all_weights)
             if arrays.keys:
