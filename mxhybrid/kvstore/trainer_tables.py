@@ -14,7 +14,7 @@ when the store is made          :meth:`TrainerTables.open`: the rows move to the
 ==============================  ====================================================================================
 """
 import zlib
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 import numpy as np
 from mxnet.gluon.parameter import ParameterDict
@@ -41,16 +41,13 @@ class TableTraffic:
 
     def __init__(self, key: int, param: TableParameter):
         self.key, self.name, self.param = key, param.name, param
+        #: The number of rows that the table may have; None for any number.
+        self.rows = param.rows
         self.traffic = param.traffic
         #: The name on worker 0, which counts for settings and names on the servers.
         self.name_of_all = param.name
         #: The table on the servers, until the parameter is initialised again and a step has made another one.
         self.served: Any = None
-
-    @property
-    def rows(self) -> Optional[int]:
-        """The number of rows that the table may have; None for any number."""
-        return self.param.rows
 
     def cache_counts(self) -> Dict[str, int]:
         """Return the numbers of rows that the workers of this host have requested, and that its cache had, so far."""
