@@ -228,11 +228,6 @@ class Distributed:
         """Surround pulls that get rows without staleness."""
         return self._servers.fresh_pulls()
 
-    def repartition(self, route: Any, partitions: int) -> None:
-        """Change the number of partitions of a table, between two steps."""
-        self._lifeline.count_call('repartition of %s' % route.name)
-        route.repartition(partitions)
-
     # -- rows on demand---------------------------------------------------------------------------------------------
 
     def on_demand_routes(self) -> List[Any]:
@@ -292,7 +287,7 @@ class Distributed:
         return directory, resident_bytes
 
     def note_call(self, call: str) -> None:
-        """Count a collective call of a Trainer's hooks."""
+        """Count a collective call."""
         self._lifeline.count_call(call)
 
     # -- sharded updates -------------------------------------------------------------------------------------------

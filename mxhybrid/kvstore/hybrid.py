@@ -273,7 +273,9 @@ class Hybrid(KVStore):
         partitions and ignores the call.
         """
         route = self._arguments.route('repartition', key)
-        self.backend.repartition(route, checks.partitions('repartition', route.name, partitions))
+        count = checks.partitions('repartition', route.name, partitions)
+        self.backend.note_call('repartition of %s' % route.name)
+        route.repartition(count)
 
     # -- optimizer ---------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,9 @@ class Local(ParameterSpec):
     def prefetch(self, ids: np.ndarray, priority: int, after_push: bool) -> None:
         """Do nothing: all rows are here."""
 
+    def repartition(self, partitions: int) -> None:
+        """Do nothing: there are no partitions."""
+
 
 def _write(targets: List[Tuple[Local, List[Any]]], write: Callable[..., Any]) -> None:
     """Call `write` with outputs of each key's dtype, and cast them to those of `targets`: MXNet casts some dtypes only.
@@ -115,9 +118,6 @@ class OneProcess:
     def fresh_pulls(self) -> ContextManager[None]:
         """Surround nothing: there are no other workers."""
         return contextlib.nullcontext()
-
-    def repartition(self, route: Local, partitions: int) -> None:
-        """Do nothing: there are no partitions."""
 
     def set_optimizer(self, optimizer: Any) -> None:
         self.native.set_optimizer(optimizer)
