@@ -49,7 +49,6 @@ from ..native.optimizers import depends_on_order
 from ..native.trainers import arrays_of, device_kinds, loss_scaler_of, start, trained_params
 from . import states_file
 from .compiled_updates import CompiledUpdates
-from .eager_updates import updating_eagerly
 from .first_values import FirstValues, compare_first_values, share_first_values
 from .hybrid import Hybrid
 from .on_demand_copy import uncounted_reads
@@ -65,6 +64,7 @@ from .weight_shards import (
     shard_of,
     shards_line,
     unsharded,
+    updating_eagerly,
     without_placeholders,
 )
 

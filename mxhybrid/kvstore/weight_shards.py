@@ -5,7 +5,8 @@ since each worker has every parameter, some of them as placeholders.  A shard is
 :class:`mxhybrid.parallel.runtime.sharded_parameters.ShardedWeight`.
 """
 from contextlib import contextmanager
-from typing import Any, Iterator, List
+from functools import partial
+from typing import Any, ContextManager, Iterator, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -15,6 +16,7 @@ from ..base.errors import InputError
 from ..base.text import size_text
 from ..native import trainers
 from ..native.arrays import host_view
+from ..native.engine import write_after
 
 _ATTRIBUTE = 'mxhybrid_shard'
 #: Name under which the job monitor counts calls of a split network with redistributions.
@@ -25,6 +27,8 @@ _REDISTRIBUTIONS = 'mxhybrid_redistributions'
 _EMPTIED = 'mxhybrid_emptied'
 #: MXNet's own default.
 _UNIFORM = mx.initializer.Uniform()
+#: Size in bytes from which on a weight is updated alone: its update takes as long as a further operation.
+LARGE_BYTES = 1 << 18
 #: MXNet's optimizers whose update of an element depends on other elements or other weights, or is random.
 _NOT_BY_ELEMENT = ('LARS', 'LAMB', 'LANS', 'LBSGD', 'SGLD', 'Nadam', 'GroupAdaGrad')
 
@@ -99,6 +103,31 @@ def shards_line(params: List[Any]) -> str:
         len(held), len(shards), size_text(bytes_held), size_text(bytes_whole), sums)]
     redistribution_lines = dict.fromkeys(getattr(param, _REDISTRIBUTIONS, '') for param in params)
     return '\n'.join(lines + list(filter(None, redistribution_lines)))
+
+
+def updating_eagerly(trainer: Any) -> ContextManager[None]:
+    """Surround an update of sharded weights: each large weight is updated as soon as its own gradient is computed.
+
+    MXNet's sgd updates four weights in one operation, which waits for the last of their gradients.  The backward pass
+    of a split network waits for other workers again and again.  Meanwhile a large weight whose gradient is ready can be
+    updated, provided that the redistribution that backward has reached begins before the update.
+    """
+    return trainers.with_updaters(trainer, lambda updater: partial(_update_eagerly, updater))
+
+
+def _update_eagerly(updater: Any, keys: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any]) -> None:
+    small: List[Tuple[Any, Any, Any]] = []
+    # Gradients of the last layers are ready first.
+    for key, gradient, weight in reversed(list(zip(keys, gradients, weights))):
+        if gradient.stype == 'default' and weight.size * np.dtype(weight.dtype).itemsize >= LARGE_BYTES:
+            # The engine queues readers of the gradient only after an operation that writes it.  So redistributions
+            # that follow the same part of the backward pass begin before the update.
+            write_after([], [gradient])
+            updater([key], [gradient], [weight])
+        else:
+            small.append((key, gradient, weight))
+    if small:
+        updater(*map(list, zip(*reversed(small))))
 
 
 def refuse_shards(params: List[Any], call: str) -> None:
