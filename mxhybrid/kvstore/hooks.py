@@ -166,10 +166,7 @@ def _create_kvstore(original: Any, kvstore: Any, num_device: int, arg_params: An
 
 
 def _refuse_module(original: Any, kvstore: Any, num_device: int, arg_params: Any) -> Any:
-    """Refuse a hybrid store for MXNet's older interfaces.
-
-    They divide by the number of workers, and start from equal values, only if the store's type has 'dist' in it.
-    """
+    """Refuse a hybrid store for MXNet's older interfaces."""
     if is_hybrid(kvstore):
         sparse = sorted(name for name, value in (arg_params or {}).items() if value.stype == 'row_sparse')
         net = ('a net of gluon layers, with gluon.contrib.nn.SparseEmbedding for its row_sparse weights (%s), which '

@@ -348,10 +348,7 @@ class TrainerHooks:
                        else None)
 
     def reset_kvstore(self) -> None:
-        """Keep the store as the former one, before ``Trainer._reset_kvstore``.
-
-        MXNet will make a new store and fill it from this worker's arrays, which have only some rows of a table.
-        """
+        """Keep the store as the former one, before ``Trainer._reset_kvstore``."""
         if self.switch is not None:
             self.switch.abandon()
         self._former, self._new_values = self._trainer._kvstore, set()
