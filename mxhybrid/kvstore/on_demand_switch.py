@@ -88,12 +88,7 @@ class OnDemandSwitch:
                                                                                     variable('on_demand_rows')))
         for key, leaves in zip(keys, votes):
             if leaves:
-                self._take_back(key)
-
-    def take_back_all(self) -> None:
-        """Take all weights back (collective); they may move to the servers again after some steps."""
-        for key in list(self.copies):
-            self._take_back(key)
+                self.take_back(key)
 
     def abandon(self) -> None:
         """Complete this worker's copies: the Trainer gives its store up and fills another one from them."""
@@ -212,7 +207,8 @@ class OnDemandSwitch:
             self._trainer._params[key].__class__ = Parameter
             watch.note_move_to_worker()
 
-    def _take_back(self, key: int) -> None:
+    def take_back(self, key: int) -> None:
+        """Take a weight back (collective); it may move to the servers again after some steps."""
         param = self._trainer._params[key]
         self._release(key)
         maker, states = self._backend.take_back(key, param._data[0] if self._trainer._update_on_kvstore else None)

@@ -392,7 +392,8 @@ class TrainerHooks:
         """Take all weights of embeddings back from servers (collective); they may move there again after some steps."""
         if self.switch is not None:
             with uncounted_reads(self._trainer):
-                self.switch.take_back_all()
+                for key in list(self.switch.copies):
+                    self.switch.take_back(key)
 
     def _keeps_state(self) -> bool:
         """Return whether the optimizer state is in several workers, the same in all of them."""
