@@ -115,13 +115,6 @@ class Collective:
         """True if several arrays on CPUs can be summed in a bucket; Horovod itself combines arrays."""
         return self.reduction is not None
 
-    def carried_error(self, name: str) -> Optional[float]:
-        """Return the error that error feedback carries over from the last sum of this name, relative to its values.
-
-        None if the values of the sum do not travel as int8, or do not leave the host.
-        """
-        return None if self.reduction is None else self.reduction.carried_error(name)
-
     def allreduce_bucket(self, bucket: Any, values: Any, name: str, priority: int, scatter: bool = False) -> None:
         """Sum a bucket, whose values will be in `values`; returns before the sum is complete.
 
