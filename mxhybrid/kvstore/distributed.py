@@ -20,7 +20,7 @@ from ..routes.partition_tuner import Tuner
 from ..routes.route import RouteContext
 from ..routes.rows import read_gradient
 from ..routes.sharded_buckets import ShardedBucket, sharded_buckets
-from ..row_store.row_store import FirstValues, RowStoreOptions
+from ..row_store.row_store import RowStoreOptions
 from ..servers.dynamic_table import DynamicTable, DynamicTableSpec, create_dynamic_table
 from ..servers.lifecycle import retire_tables
 from ..servers.row_wise_check import check_row_wise
@@ -257,20 +257,17 @@ class Distributed:
 
     # -- dynamic tables ----------------------------------------------------------------------------------------------
 
-    def open_dynamic_table(self, key: int, name: str, width: int, dtype: Any, first_values: FirstValues,
-                           options: Mapping[str, Any], former: Any = None) -> DynamicTable:
-        """Create a dynamic table without rows in place of the table `former`, None for none.
-
-        All workers give the same arguments.
-        """
+    def open_dynamic_table(self, table: Any) -> DynamicTable:
+        """Create a Trainer's dynamic `table` without rows, in place of the one that was served before (collective)."""
+        name, param = table.name_of_all, table.param
         self.note_call('creation of %s' % name)
         directory, resident_bytes = self._storage_for(name)
-        if former is not None:
-            retire_tables(self._servers, [former.name])
+        if table.served is not None:
+            retire_tables(self._servers, [table.served.name])
         partitions = self._settings.partitions_for(name) or self._servers.num_servers
         return create_dynamic_table(self._servers, DynamicTableSpec(
-            self._context.tag(key, name), width, dtype, first_values, partitions,
-            RowStoreOptions(**options, directory=directory, resident_bytes=resident_bytes),
+            self._context.tag(table.key, name), param.width, param.dtype, param.first_values, partitions,
+            RowStoreOptions(**param.options, directory=directory, resident_bytes=resident_bytes),
             self._settings.wire_dtype_for(name), self._settings.max_batch_rows, self._settings.staleness_for(name)))
 
     def _storage_for(self, name: str) -> Tuple[str, int]:

@@ -157,10 +157,8 @@ class TrainerTables:
 
     def _serve(self, table: TableTraffic, store: Any) -> None:
         """Create a table on the servers (collective)."""
-        param = table.param
-        table.served = store.backend.open_dynamic_table(table.key, table.name_of_all, param.width, param.dtype,
-                                                        param.first_values, param.options, table.served)
-        param.serve(table.served, store)
+        table.served = store.backend.open_dynamic_table(table)
+        table.param.serve(table.served, store)
 
     def check(self, optimizer: Any) -> None:
         """Refuse an optimizer that cannot update the tables, and too many keys, before anything of a step is sent."""
