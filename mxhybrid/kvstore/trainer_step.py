@@ -35,6 +35,7 @@ new store, which takes over from the former one, and read or write the state of 
 """
 import contextlib
 import tempfile
+from types import SimpleNamespace
 from typing import Any, Callable, ContextManager, List, Optional, Set, Tuple
 
 import mxnet as mx
@@ -472,16 +473,11 @@ def _carry_over(trainer: Any, former: Hybrid, store: Hybrid, changed: Set[int]) 
     store.adopt(former, changed)  # the former store may be the same object
 
 
-class _OverflowStandIn:
-    """A stand-in for a parameter that makes MXNet's LossScaler see an overflow, or none, and adapt its scale."""
-
-    def __init__(self, overflow: bool):
-        self._grad = [mx.nd.array([float('nan') if overflow else 0.0], ctx=mx.cpu())]
-
-
 def _update_scaled(scaler: Any, overflow: bool, original: Callable[[bool], None], ignore_stale_grad: bool) -> None:
     """Make the loss scaler report the workers' common `overflow` in MXNet's update, not that of this worker."""
-    scaler.has_overflow = lambda _: type(scaler).has_overflow(scaler, [_OverflowStandIn(overflow)])
+    # In place of the parameters, MXNet's LossScaler looks at a gradient that overflows or not, and adapts its scale.
+    stand_in = SimpleNamespace(_grad=[mx.nd.array([float('nan') if overflow else 0.0], ctx=mx.cpu())])
+    scaler.has_overflow = lambda _: type(scaler).has_overflow(scaler, [stand_in])
     try:
         original(ignore_stale_grad)
     finally:
