@@ -376,7 +376,7 @@ class Hybrid(KVStore):
             start_sums()
         self._maybe_report()
 
-    def show(self, trainer_hooks: Any) -> None:
+    def show_tables(self, trainer_hooks: Any) -> None:
         """Show a Trainer's dynamic tables in records of steps, and these and its sharded updates in the report."""
         self._trainer_hooks = reference = weakref.ref(trainer_hooks)
 

@@ -344,7 +344,7 @@ class TrainerHooks:
         self._holds_tables = store.distributed
         self.tables.open(store)
         self.sharding = sharding_for(trainer)
-        store.show(self)
+        store.show_tables(self)
         self.switch = (OnDemandSwitch(trainer) if store.backend.serves_dense_weights and trainer._contains_sparse_grad
                        else None)
 
