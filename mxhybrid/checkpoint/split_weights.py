@@ -1,7 +1,7 @@
 """Stores sharded weights and their optimizer state as whole arrays, as those of an unsplit network.
 
 Worker 0 has at most a piece of a whole array at a time.  All workers take part, see
-:class:`mxhybrid.kvstore.weight_shards.WeightShard`.  The state of whole weights may be sharded, too, by
+:class:`mxhybrid.parallel.runtime.sharded_parameters.ShardedWeight`.  The state of whole weights may be sharded, too, by
 :mod:`mxhybrid.kvstore.sharded_updates`.
 """
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
@@ -98,7 +98,6 @@ def _value(item: Any) -> Any:
 
 def _state(trainer: Any, item: Any) -> Optional[List[Any]]:
     states, shard = trainers.updaters_of(trainer)[0].states, shard_of(item.param)
-    assert shard is not None
     return state_arrays(states[item.key]) if shard.holds and item.key in states else None
 
 

@@ -12,7 +12,7 @@ import functools
 import json
 import os
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -44,7 +44,8 @@ class Collective:
         self._notifier = Notifier()
         #: Whether Horovod gets arrays on GPUs without copies, on all workers.
         self.reaches_gpus = False
-        #: The transport that sums arrays in place of Horovod, once workers are connected.
+        #: The :class:`mxhybrid.lane.allreduce.LaneAllreduce` that sums arrays in place of Horovod, once workers are
+        #: connected; None if Horovod sums them.
         self.reduction: Any = None
 
     def refuse_new_connections(self, launcher: str) -> None:
@@ -113,28 +114,6 @@ class Collective:
     def sums_together(self) -> bool:
         """True if several arrays on CPUs can be summed in a bucket; Horovod itself combines arrays."""
         return self.reduction is not None
-
-    def allreduce_buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = (), quantized: bool = False
-                         ) -> Any:
-        """Return a buffer for the sum of `count` values of a bucket, see :mod:`mxhybrid.lane.gradient_bucket`.
-
-        `ends` has the ends of the ranges of the workers, in the order of :attr:`workers_by_host`, if they own ranges.
-        `quantized` values of float32 travel between hosts as int8.
-        """
-        return self.reduction.buffer(name, count, dtype, ends, quantized)
-
-    def carried_error(self, name: str) -> Optional[float]:
-        """Return the error that error feedback carries over from the last sum of this name, relative to its values.
-
-        None if the values of the sum do not travel as int8, or do not leave the host.
-        """
-        return None if self.reduction is None else self.reduction.carried_error(name)
-
-    @property
-    def workers_by_host(self) -> List[int]:
-        """The ranks of all workers in the order of their ranges, where :attr:`sums_together`."""
-        ranks: List[int] = self.reduction.workers_by_host
-        return ranks
 
     def allreduce_bucket(self, bucket: Any, values: Any, name: str, priority: int, scatter: bool = False) -> None:
         """Sum a bucket, whose values will be in `values`; returns before the sum is complete.
@@ -225,8 +204,7 @@ class Collective:
 
         def sums() -> np.ndarray:
             buffer.output.wait_to_read()
-            result: np.ndarray = buffer.output_view.copy()
-            return result
+            return buffer.output_view.copy()
         return sums
 
     @contextmanager

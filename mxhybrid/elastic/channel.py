@@ -47,14 +47,12 @@ class Channel:
             return
         self.folder = ''
         try:
-            connection = open_channel('state')
+            self._connection, self.folder = open_channel('state')
         except TooLateError:
             raise
         except (JobError, OSError) as error:
             logger.warning('no keeper answers on this host: %s', error)
         else:
-            self.folder = connection.folder
-            self._connection = connection.connection
             threading.Thread(target=self._listen, args=[self._connection], name='mxhybrid-keeper', daemon=True).start()
 
     def tell(self, kind: str, *content: Any) -> None:

@@ -25,7 +25,8 @@ def stand_by() -> None:
     load_horovod()
     start_early(expected_roles(resolve({}), launcher.read()))
     try:
-        open_channel('standby', None).connection.close()
+        connection, _ = open_channel('standby', None)
+        connection.close()
     except TooLateError:
         os._exit(0)  # another generation has begun, or the job has ended
     except (JobError, OSError):

@@ -20,7 +20,7 @@ from ..routes.partition_tuner import Tuner
 from ..routes.route import RouteContext
 from ..routes.rows import read_gradient
 from ..routes.sharded_buckets import ShardedBucket, sharded_buckets
-from ..row_store.row_store import FirstValues, RowStoreOptions
+from ..row_store.row_store import RowStoreOptions
 from ..servers.dynamic_table import DynamicTable, DynamicTableSpec, create_dynamic_table
 from ..servers.lifecycle import retire_tables
 from ..servers.row_wise_check import check_row_wise
@@ -66,7 +66,6 @@ class Distributed:
         self._agreed: Dict[Any, tuple] = {}
         # Keys that are to be initialised again, and whether their values were set.
         self._reinitialise: Dict[Any, bool] = {}
-        self._sums: Any = None
         #: Keys whose weights may yet move to servers; until it is decided, all tables keep their partitions.
         self.unsettled: Set[Any] = set()
         #: Whether servers may hold dense weights.
@@ -225,18 +224,9 @@ class Distributed:
         self._chooser.pulled(route, sum(map(len, id_arrays)))
         route.pull_rows(id_arrays, outs, priority)
 
-    def prefetch(self, route: Any, ids: np.ndarray, priority: int, after_push: bool) -> None:
-        """Request rows that will be pulled."""
-        route.prefetch(ids, priority, after_push)
-
     def fresh_pulls(self) -> ContextManager[None]:
         """Surround pulls that get rows without staleness."""
         return self._servers.fresh_pulls()
-
-    def repartition(self, route: Any, partitions: int) -> None:
-        """Change the number of partitions of a table, between two steps."""
-        self._lifeline.count_call('repartition of %s' % route.name)
-        route.repartition(partitions)
 
     # -- rows on demand---------------------------------------------------------------------------------------------
 
@@ -265,26 +255,19 @@ class Distributed:
         self.routes[key] = worker_route
         return maker, states
 
-    def stop_serving(self, key: Any) -> None:
-        """End :meth:`serve` without the values of the servers."""
-        self.routes[key] = self.routes[key].give_up()
-
     # -- dynamic tables ----------------------------------------------------------------------------------------------
 
-    def open_dynamic_table(self, key: int, name: str, width: int, dtype: Any, first_values: FirstValues,
-                           options: Mapping[str, Any], former: Any = None) -> DynamicTable:
-        """Create a dynamic table without rows in place of the table `former`, None for none.
-
-        All workers give the same arguments.
-        """
+    def open_dynamic_table(self, table: Any) -> DynamicTable:
+        """Create a Trainer's dynamic `table` without rows, in place of the one that was served before (collective)."""
+        name, param = table.name_of_all, table.param
         self.note_call('creation of %s' % name)
         directory, resident_bytes = self._storage_for(name)
-        if former is not None:
-            retire_tables(self._servers, [former.name])
+        if table.served is not None:
+            retire_tables(self._servers, [table.served.name])
         partitions = self._settings.partitions_for(name) or self._servers.num_servers
         return create_dynamic_table(self._servers, DynamicTableSpec(
-            self._context.tag(key, name), width, dtype, first_values, partitions,
-            RowStoreOptions(**options, directory=directory, resident_bytes=resident_bytes),
+            self._context.tag(table.key, name), param.width, param.dtype, param.first_values, partitions,
+            RowStoreOptions(**param.options, directory=directory, resident_bytes=resident_bytes),
             self._settings.wire_dtype_for(name), self._settings.max_batch_rows, self._settings.staleness_for(name)))
 
     def _storage_for(self, name: str) -> Tuple[str, int]:
@@ -301,7 +284,7 @@ class Distributed:
         return directory, resident_bytes
 
     def note_call(self, call: str) -> None:
-        """Count a collective call of a Trainer's hooks."""
+        """Count a collective call."""
         self._lifeline.count_call(call)
 
     # -- sharded updates -------------------------------------------------------------------------------------------
@@ -377,7 +360,7 @@ class Distributed:
     def adopt(self, former: 'Distributed', keys_set: Set[Any]) -> None:
         """Take over keys and tables; see :meth:`mxhybrid.kvstore.hybrid.Hybrid.adopt`."""
         self._lease, self._prefix, self.routes = former._lease, former._prefix, former.routes
-        self._chooser, self._tuner, self._sums = former._chooser, former._tuner, former._sums
+        self._chooser, self._tuner = former._chooser, former._tuner
         self._buckets, self._context = former._buckets, former._context
         self._reinitialise = {key: key in keys_set for key in self.routes}
 
@@ -390,22 +373,12 @@ class Distributed:
         return self._collective.allgather_json(value, '%s.%s' % (self._prefix, operation))
 
     def allreduce_numbers(self, values: np.ndarray) -> Callable[[], np.ndarray]:
-        """Start to sum a few float64 values over all workers; return a function that waits for the sums.
+        """Start to sum a few values over all workers; return a function that waits for the sums.
 
-        The next call overwrites them.
+        The caller waits for them before the next call: Horovod refuses a name that is still in flight.
         """
-        name = self._prefix + '.step_consistency'
         self._lifeline.count_call('a step of a Trainer')
-        if self._collective.sums_together:
-            return self._collective.start_sum(values, name)
-        if self._sums is None or len(self._sums) != len(values):
-            self._sums = mx.nd.zeros(len(values), dtype=np.float64, ctx=mx.cpu())
-        # All calls use one array: Horovod refuses a name that is still in flight, but the engine makes a call wait for
-        # an array that is in use.
-        self._sums[:] = values
-        self._collective.allreduce_(self._sums, name)
-        sums: Callable[[], np.ndarray] = self._sums.asnumpy
-        return sums
+        return self._collective.start_sum(values, self._prefix + '.step_consistency')
 
     def call_count(self, call: str) -> int:
         """Return how often this worker has made a collective call of this name."""

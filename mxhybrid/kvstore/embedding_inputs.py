@@ -67,7 +67,6 @@ class EmbeddingInputs:
         self._hooks = [block.register_forward_pre_hook(self._note) for block in blocks]
         for table in self._tables:
             table.observer = partial(self._note_keys, table.name)
-        self._learns = True
 
     def _note(self, block: Any, inputs: Any) -> None:
         if isinstance(inputs[0], mx.nd.NDArray):  # else the block is traced, for a hybridized block around it
@@ -78,7 +77,7 @@ class EmbeddingInputs:
 
     def learn(self, batch: Any) -> None:
         """Search `batch`, which the script has computed with, for the inputs of the embeddings."""
-        if not self._learns:
+        if self._lessons == LESSON_BATCHES:
             return
         calls, self._calls = self._calls, {}
         for name, inputs in calls.items():
@@ -98,10 +97,9 @@ class EmbeddingInputs:
         """Remove the hooks from the net."""
         for hook in self._hooks:
             hook.detach()
-        if self._learns:  # later a table may have another observer
-            for table in self._tables:
-                table.observer = None
-        self._hooks, self._learns = [], False
+        for table in self._tables:  # once: later a table may have another observer
+            table.observer = None
+        self._hooks, self._tables = [], []
 
     def row_ids_in(self, batch: Any) -> Dict[Any, np.ndarray]:
         """Return the row ids in a batch by parameter, for the parameters whose input is known."""

@@ -60,8 +60,9 @@ def share_first_values(trainer: Any, job: Job, tables: TrainerTables) -> Optiona
     """
     assert job.collective is not None
     params = _shared_params(trainer)
+    names = without_counters([param.name for param in params])
     entries = [[name, str(np.dtype(param.dtype)), [list(param.shape), digest_of(param)] if has_values(param) else None]
-               for name, param in zip(_comparable_names(params), params)]
+               for name, param in zip(names, params)]
     summary = hashlib.blake2b(repr(entries).encode(), digest_size=8).hexdigest()
     everyone = job.collective.allgather_json([summary, job.count_trainer(), len(tables.params)],
                                              'mxhybrid.first_values')
@@ -90,7 +91,7 @@ def compare_first_values(trainer: Any, job: Job) -> None:
     """Warn in the first step of a Trainer if gradients come from other values than worker 0's (collective)."""
     assert job.collective is not None
     params = [param for param in _shared_params(trainer) if param.grad_req != 'null' and has_values(param)]
-    names = _comparable_names(params)
+    names = without_counters([param.name for param in params])
     digests = {name: digest_of(param) for name, param in zip(names, params)}
     fresh = [name for name, param in zip(names, params) if any(map(is_fresh, arrays_of(param)))]
     summary = hashlib.blake2b(repr(sorted(digests.items())).encode(), digest_size=8).hexdigest()
@@ -111,11 +112,6 @@ def compare_first_values(trainer: Any, job: Job) -> None:
 
 def _shared_params(trainer: Any) -> List[Any]:
     return [param for param in params_of(trainer) if shard_of(param) is None and not is_row_sparse(param)]
-
-
-def _comparable_names(params: List[Any]) -> List[str]:
-    """Return the names without the numbers that gluon counts up, so that they are the same on all workers."""
-    return without_counters([param.name for param in params])
 
 
 def _declared(entries: List[List[Any]]) -> List[List[Any]]:

@@ -47,20 +47,22 @@ import mxnet as mx
 from mxnet.gluon import Trainer, nn
 from mxnet.gluon.contrib.estimator import CheckpointHandler
 from mxnet.gluon.parameter import Parameter, ParameterDict
+from mxnet.kvstore import KVStore
 
 from ..base.errors import InputError, SettingError
+from ..base.log import get_logger
 from ..base.machine import remedy
+from ..base.settings import DECLARED, variable
 from ..comm.horovod_import import keep_symbols_local
-from ..job.join import fail_current, fails_like_another
+from ..job.join import current, fail_current, fails_like_another, member
 from ..messaging.keeper_channel import tell_keeper
 from ..messaging.local_sockets import Left
-from ..native.trainers import renew_arrays
+from ..native.trainers import exchanges_by_itself, renew_arrays
 from . import on_demand_copy
 from .hybrid import Hybrid
-from .local_stores import store_for
 from .table_parameter import TableParameter
 from .trainer_step import TrainerHooks, hooks_of, is_hybrid, share_value_read
-from .trainer_tables import refuse_store, split_off, tables_split_off
+from .trainer_tables import split_off, tables_split_off
 from .weight_shards import (
     initialise_again,
     own_part,
@@ -70,6 +72,11 @@ from .weight_shards import (
     refuse_shards,
     shard_of,
 )
+
+logger = get_logger(__name__)
+
+#: MXNet's stores that work within one process.
+_LOCAL = ('local', 'local_allreduce_cpu', 'device', 'local_allreduce_device')
 
 #: Where ``mx.mod.Module``, ``FeedForward`` and ``SVRGModule`` find ``_create_kvstore``.
 _MODULES = ('mxnet.model', 'mxnet.module.module')
@@ -121,6 +128,33 @@ def _wrap(owner: Any, name: str, hook: Callable[..., Any]) -> None:
 # -- how a store is made -----------------------------------------------------------------------------------------
 
 
+def _is_local(kvstore: Any) -> bool:
+    name = kvstore if isinstance(kvstore, str) else kvstore.type if isinstance(kvstore, KVStore) else ''
+    return kvstore is None or not is_hybrid(kvstore) and name.lower() in _LOCAL
+
+
+def _store_for(trainer: Any, kvstore: Any) -> Any:
+    """Return the store that a new Trainer takes in place of the one it was given (collective if the setting is 1).
+
+    With the setting ``replace_local_stores`` libraries that make the Trainer themselves, with ``kvstore='device'`` as a
+    constant, can train in a job of several workers.
+    """
+    if not _is_local(kvstore) or exchanges_by_itself(trainer):
+        return kvstore
+    job = current()
+    if job is None:
+        name = variable('replace_local_stores')
+        text = os.environ.get(name, '')  # other settings do not matter if this one is not set
+        if not text.strip() or not DECLARED['replace_local_stores'].check(name, text):
+            return kvstore
+        job = member()
+    if not job.settings.replace_local_stores or not job.joined:
+        return kvstore
+    logger.info("a Trainer takes kvstore='hybrid' in place of %r: its steps divide the sum of the gradients of %d "
+                'workers by the batch size that step() is given', getattr(kvstore, 'type', kvstore), job.num_workers)
+    return 'hybrid'
+
+
 def _create_kvstore(original: Any, kvstore: Any, num_device: int, arg_params: Any) -> Any:
     if not is_hybrid(kvstore):
         return original(kvstore, num_device, arg_params)
@@ -132,10 +166,7 @@ def _create_kvstore(original: Any, kvstore: Any, num_device: int, arg_params: An
 
 
 def _refuse_module(original: Any, kvstore: Any, num_device: int, arg_params: Any) -> Any:
-    """Refuse a hybrid store for MXNet's older interfaces.
-
-    They divide by the number of workers, and start from equal values, only if the store's type has 'dist' in it.
-    """
+    """Refuse a hybrid store for MXNet's older interfaces."""
     if is_hybrid(kvstore):
         sparse = sorted(name for name, value in (arg_params or {}).items() if value.stype == 'row_sparse')
         net = ('a net of gluon layers, with gluon.contrib.nn.SparseEmbedding for its row_sparse weights (%s), which '
@@ -160,11 +191,13 @@ def _call_trainer_hooks(method: Callable[..., Any], original: Any, self: Any, *a
 
 def _make_trainer(original: Any, self: Any, params: Any, optimizer: Any, optimizer_params: Any = None,
                   kvstore: Any = 'device', *args: Any, **keywords: Any) -> None:
-    params, kvstore = split_off(self, params), store_for(self, kvstore)
+    params, kvstore = split_off(self, params), _store_for(self, kvstore)
     tables = tables_split_off(self)
     if tables:
         if not is_hybrid(kvstore):
-            refuse_store(tables, kvstore)
+            raise InputError("kvstore=%r: %s is a dynamic table, whose rows only the hybrid store updates: give the "
+                             "Trainer kvstore='hybrid', also in one process"
+                             % (getattr(kvstore, 'type', kvstore), tables[0].name))
         for name in _AMP:
             _wrap(importlib.import_module(name), 'unscale', _unscale)
     original(self, params, optimizer, optimizer_params, kvstore, *args, **keywords)

@@ -45,10 +45,6 @@ def _unrecorded(method: Callable) -> Callable:
     return call
 
 
-def _nothing() -> None:
-    pass
-
-
 @KVStoreBase.register
 class Hybrid(KVStore):
     """A key-value store that sends row_sparse parameters to parameter servers, dense ones to allreduce.
@@ -89,10 +85,8 @@ class Hybrid(KVStore):
         self._arguments = CallArguments(self.backend, self._job.distributed)
         #: Lines of the report about weights that are sharded.
         self._shards = ''
-        #: A weak reference to the method that returns a line of the report about optimizer state.
-        self.state_line: Callable[[], Optional[Callable[[], str]]] = _nothing
-        #: A weak reference to the method that returns the dynamic tables with their statistics.
-        self._dynamic_tables: Callable[[], Optional[Callable[[], List[Any]]]] = _nothing
+        #: A weak reference to the hooks of the Trainer whose tables and updates the report describes.
+        self._trainer_hooks: Callable[[], Any] = lambda: None
         #: The Trainer whose parameters have the keys of this store, and their names.
         self._trainer: Optional[Tuple[Any, str]] = None
 
@@ -153,11 +147,13 @@ class Hybrid(KVStore):
         routes, (steps, before) = list(self.backend.routes.values()), self._initialised
         network = moved_between(before, self._job.network() or {}) if before else {}
         table = route_table(self._job, routes, network, steps_so_far(routes) - steps)
-        line, tables = self.state_line(), self._dynamic_tables()
-        dynamic = [] if tables is None else tables()
+        trainer_hooks = self._trainer_hooks()
+        dynamic = [] if trainer_hooks is None else trainer_hooks.tables.report()
+        sharding = None if trainer_hooks is None else trainer_hooks.sharding
         served = [(route.name, route.server_table) for route in routes if route.server_table is not None]
         lags = lags_table(served + [(item.name, item.param.table) for item, _ in dynamic if item.param.is_served])
-        parts = [dynamic_tables_table(dynamic), lags, self._shards, '' if line is None else line()]
+        parts = [dynamic_tables_table(dynamic), lags, self._shards,
+                 '' if sharding is None else sharding.report_line()]
         return '\n\n'.join([table] + [text for text in parts if text])
 
     # -- initial values ------------------------------------------------------------------------------------------
@@ -267,7 +263,7 @@ class Hybrid(KVStore):
         if not isinstance(row_ids, mx.nd.NDArray):
             row_ids = mx.nd.array(row_ids, dtype='int64', ctx=mx.cpu())
         ids = checks.wanted_rows('prefetch', route.name, row_ids, route.rows)
-        self.backend.prefetch(route, ids, priority, after_push)
+        route.prefetch(ids, priority, after_push)
 
     @_unrecorded
     def repartition(self, key: Any, partitions: int) -> None:
@@ -277,7 +273,9 @@ class Hybrid(KVStore):
         partitions and ignores the call.
         """
         route = self._arguments.route('repartition', key)
-        self.backend.repartition(route, checks.partitions('repartition', route.name, partitions))
+        count = checks.partitions('repartition', route.name, partitions)
+        self.backend.note_call('repartition of %s' % route.name)
+        route.repartition(count)
 
     # -- optimizer ---------------------------------------------------------------------------------------------------
 
@@ -378,16 +376,14 @@ class Hybrid(KVStore):
             start_sums()
         self._maybe_report()
 
-    def show_tables(self, tables: Callable[[], List[Any]], statistics: Callable[[], List[Any]]) -> None:
-        """Show the dynamic tables that the method `tables` returns in records of steps, and in the report those that
-        the method `statistics` returns with their statistics.
-        """
-        self._dynamic_tables, tables_of = weakref.WeakMethod(statistics), weakref.WeakMethod(tables)
+    def show_tables(self, trainer_hooks: Any) -> None:
+        """Show a Trainer's dynamic tables in records of steps, and these and its sharded updates in the report."""
+        self._trainer_hooks = reference = weakref.ref(trainer_hooks)
 
-        def recorded() -> List[Any]:
-            method = tables_of()
-            return [] if method is None else method()
-        self.meter.show_tables(recorded)
+        def tables() -> Any:
+            hooks = reference()
+            return () if hooks is None else hooks.tables
+        self.meter.show_tables(tables)
 
     def adopt(self, former: 'Hybrid', keys_set: Set[Any]) -> None:
         """Take over the keys and tables of a store that its Trainer gave up; all keys will be initialised again.

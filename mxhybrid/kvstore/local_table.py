@@ -16,15 +16,14 @@ from ..servers.optimized_table import OptimizedTable, Saved
 
 
 class LocalTable(OptimizedTable):
-    """A table with the calls of a dynamic table on the servers; `options` are those of its rows' store.
+    """A table with the calls of :class:`mxhybrid.servers.dynamic_table.DynamicTable`.
 
-    With a `directory`, the rows are in files there, which vanish with the table.
+    `options` are those of its rows' store.  With a `directory`, the rows are in files there, which vanish with the
+    table.
     """
 
-    #: The number of partitions.
     partitions = 1
-    #: Bytes of a row that travels.
-    row_bytes = 0
+    row_bytes = 0  # no row travels
 
     def __init__(self, name: str, width: int, dtype: Any, first_values: FirstValues, options: Mapping[str, Any],
                  directory: str = '', resident_bytes: int = 0):
@@ -39,18 +38,15 @@ class LocalTable(OptimizedTable):
         self._assigned_slot: Optional[int] = None
 
     def pull(self, keys: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
-        """Write the rows of `keys` to `result`."""
         result[:] = self.store.read(keys)
 
     @staticmethod
     def deliver(tables: Sequence['LocalTable'], rows: Sequence[KeyedRows], array: Any, priority: int = 0) -> None:
-        """Write rows of several tables to the memory of `array`."""
         for table, part in zip(tables, rows):
             part.write(table.store.read(part.keys))
 
     @staticmethod
     def push_all(tables: Sequence['LocalTable'], rows: Sequence[KeyedRows], priority: int = 0) -> None:
-        """Update the rows of several tables by the sum of the rows for each key."""
         for table, part in zip(tables, rows):
             table.push(part.keys, part.sums())
 
@@ -58,7 +54,6 @@ class LocalTable(OptimizedTable):
         """Do nothing: the rows are here."""
 
     def push(self, keys: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
-        """Update the rows of sorted, unique `keys` by the optimizer."""
         with naming_table(self.name):
             if self._assigned_slot is not None:
                 if self._assigned_slot < 0:
@@ -71,16 +66,13 @@ class LocalTable(OptimizedTable):
             self.store.update(rule, settings, keys, rows)
 
     def statistics(self) -> Dict[str, int]:
-        """Return the numbers of rows and bytes."""
         return self.store.statistics()
 
     def cache_counts(self) -> Dict[str, int]:
-        """Return no counts: the rows are here, and no cache is needed."""
-        return {}
+        return {}  # the rows are here, and no cache is needed
 
     @contextmanager
     def assigning(self, slot: int = -1) -> Iterator[None]:
-        """Let pushes overwrite rows, or optimizer state `slot`, instead of updating them."""
         former_slot, self._assigned_slot = self._assigned_slot, slot
         try:
             yield
@@ -89,21 +81,16 @@ class LocalTable(OptimizedTable):
 
     @staticmethod
     def at_rest(tables: Sequence['LocalTable'], act: Callable[[], Any]) -> Any:
-        """Return the result of `act`: no other worker pushes or pulls."""
-        return act()
+        return act()  # no other worker pushes or pulls
 
     def save(self, directory: str, since: Optional[Marks], token: str) -> Saved:
-        """Save the rows in ``directory/0``."""
         with naming_table(self.name):
             return Saved({'0': self.store.save(os.path.join(directory, '0'), since['0'] if since else None)}, [])
 
     @staticmethod
     def save_copies(tables: Sequence['LocalTable'], directories: Sequence[str], since: Sequence[Optional[Marks]],
                     token: str, results: str) -> Optional[List[str]]:
-        """Save tables in memory as :meth:`save` does, but from a copy of this process's memory, while it goes on.
-
-        Return the file in the directory `results` in which the copy leaves its results, by directory and partition.
-        """
+        """Let a copy of this process save the tables, while the process goes on."""
         def save() -> Dict[str, Any]:
             return {directory: table.save(directory, marks, token).parts
                     for table, directory, marks in zip(tables, directories, since)}
@@ -115,11 +102,9 @@ class LocalTable(OptimizedTable):
         return files
 
     def hosts_without(self, file: str) -> List[str]:
-        """Return no hosts: the rows are in the process that writes the file."""
-        return []
+        return []  # the rows are in the process that writes the file
 
     def load(self, directories: Sequence[str], clock: int) -> None:
-        """Replace all rows by those of folders, which are read in this order, and set the clock."""
         self.store.clear()
         self.store.set_clock(clock)
         with naming_table(self.name):
@@ -129,7 +114,6 @@ class LocalTable(OptimizedTable):
                 self.store.load_waiting(directory)
 
     def close(self) -> None:
-        """Free the rows."""
         self.store.close()
 
     def _tell_optimizer(self, reference: str, attributes: Dict[str, Any], count: Optional[int]) -> None:

@@ -11,6 +11,7 @@ take the weight back, with the values that the arrays have then (:mod:`mxhybrid.
 ``save_parameters``, ``export`` and other calls that copy the value only pull it.
 """
 import threading
+from collections import Counter
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
@@ -43,7 +44,8 @@ class ValueWatch:
         self.read = False
         #: This worker's copy of the value while servers hold it.
         self.copy: Optional['WorkerCopy'] = None
-        self._uncounted: Dict[int, int] = {}
+        # The number of blocks of each thread in which its reads are excluded.
+        self._uncounted: Dict[int, int] = Counter()
 
     def __reduce__(self) -> Tuple[Any, ...]:
         return ValueWatch, ()  # a copy of a parameter has arrays of its own, which were never read
@@ -51,18 +53,14 @@ class ValueWatch:
     @property
     def uncounted(self) -> bool:
         """True if reads of this thread are excluded."""
-        return threading.get_ident() in self._uncounted
+        return self._uncounted[threading.get_ident()] > 0
 
     def __enter__(self) -> 'ValueWatch':
-        me = threading.get_ident()
-        self._uncounted[me] = self._uncounted.get(me, 0) + 1
+        self._uncounted[threading.get_ident()] += 1
         return self
 
     def __exit__(self, *_: Any) -> None:
-        me = threading.get_ident()
-        self._uncounted[me] -= 1
-        if not self._uncounted[me]:
-            del self._uncounted[me]
+        self._uncounted[threading.get_ident()] -= 1
 
     def note_move_to_worker(self) -> None:
         """Note that servers no longer hold the value, and count forward passes again."""

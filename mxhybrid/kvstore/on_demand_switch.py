@@ -88,20 +88,13 @@ class OnDemandSwitch:
                                                                                     variable('on_demand_rows')))
         for key, leaves in zip(keys, votes):
             if leaves:
-                self._take_back(key)
-
-    def take_back_all(self) -> None:
-        """Take all weights back (collective); they may move to the servers again after some steps."""
-        for key in list(self.copies):
-            self._take_back(key)
+                self.take_back(key)
 
     def abandon(self) -> None:
         """Complete this worker's copies: the Trainer gives its store up and fills another one from them."""
-        for key, copy in self.copies.items():
-            copy.complete()
-            self._release(key, copy)
-            self._backend.stop_serving(key)
-        self.copies.clear()
+        for key in list(self.copies):
+            self._release(key)
+            self._backend.routes[key] = self._backend.routes[key].give_up()
 
     def updating(self) -> ContextManager[None]:
         """Surround an update in the workers; :meth:`push_gradients` then sends the gradients of weights on servers."""
@@ -183,7 +176,8 @@ class OnDemandSwitch:
             return 'a worker has updated it without the others'
         if self._watch(key).read:
             return 'something other than nn.Embedding reads its value'
-        return unsupported_reason(route, self._optimizer, updaters_of(self._trainer)[0].states.get(key))
+        updater = updaters_of(self._trainer)[0]
+        return unsupported_reason(route, updater.optimizer, updater.states.get(key))
 
     def _refuse(self, key: int, reason: str) -> None:
         del self._steps[key]
@@ -191,16 +185,11 @@ class OnDemandSwitch:
         if self._store.rank == 0:
             logger.debug('%s: no rows on demand: %s', self._trainer._params[key].name, reason)
 
-    @property
-    def _optimizer(self) -> Any:
-        """The optimizer that updates; the store may have been given another one than the Trainer's."""
-        return updaters_of(self._trainer)[0].optimizer
-
     def _move_to_servers(self, key: int) -> None:
         del self._steps[key]
         self._backend.unsettled.discard(key)
         param, updaters = self._trainer._params[key], updaters_of(self._trainer)
-        self._backend.serve(key, param._data[0], updaters[0].states.get(key), self._optimizer)
+        self._backend.serve(key, param._data[0], updaters[0].states.get(key), updaters[0].optimizer)
         for updater in updaters:
             drop_state(updater, key)
         self.copies[key] = WorkerCopy(self._trainer, key)
@@ -209,17 +198,19 @@ class OnDemandSwitch:
         if self._store.rank == 0:
             logger.info('%s: servers update it from now on, and every worker pulls the rows that it needs', param.name)
 
-    def _release(self, key: int, copy: WorkerCopy) -> None:
-        watch = self._watch(key)
+    def _release(self, key: int) -> None:
+        """Complete this worker's copy of a parameter, which is the parameter's value from now on."""
+        copy, watch = self.copies[key], self._watch(key)
+        copy.complete()
+        del self.copies[key]
         if watch.copy is copy:  # and not another Trainer's
             self._trainer._params[key].__class__ = Parameter
             watch.note_move_to_worker()
 
-    def _take_back(self, key: int) -> None:
-        copy, param = self.copies[key], self._trainer._params[key]
-        copy.complete()
-        del self.copies[key]
-        self._release(key, copy)
+    def take_back(self, key: int) -> None:
+        """Take a weight back (collective); it may move to the servers again after some steps."""
+        param = self._trainer._params[key]
+        self._release(key)
         maker, states = self._backend.take_back(key, param._data[0] if self._trainer._update_on_kvstore else None)
         for updater, array in zip(updaters_of(self._trainer) if maker is not None else (), param._data):
             template = maker.create_state_multi_precision(key, array)

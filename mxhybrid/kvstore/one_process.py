@@ -19,11 +19,17 @@ from ..routes.rows import sum_devices
 class Local(ParameterSpec):
     """A parameter in a job of one process."""
 
-    kind, server_table = 'local', None
+    kind = 'local'
 
     def __init__(self, key: Any, name: str, array: Any):
         super().__init__(key, name, array)
         self.sparse = array.stype == 'row_sparse'
+
+    def prefetch(self, ids: np.ndarray, priority: int, after_push: bool) -> None:
+        """Do nothing: all rows are here."""
+
+    def repartition(self, partitions: int) -> None:
+        """Do nothing: there are no partitions."""
 
 
 def _write(targets: List[Tuple[Local, List[Any]]], write: Callable[..., Any]) -> None:
@@ -39,14 +45,13 @@ def _write(targets: List[Tuple[Local, List[Any]]], write: Callable[..., Any]) ->
 
 
 class OneProcess:
-    """The backend of a store in a job of one process; with `counts_rows` it waits for gradients and counts their rows.
+    """The backend of a store in a job of one process, with the calls of a :class:`.distributed.Distributed`.
+
+    With `counts_rows` it waits for gradients and counts their rows.
     """
 
-    #: There are no servers.
-    serves_dense_weights = False
-    #: There is nobody to share updates with.
-    shards_updates = False
-    #: Values do not travel, so they cannot overflow in float16.
+    # There are no servers and no other workers, and values do not travel.
+    serves_dense_weights = shards_updates = False
     largest_gradient = float('inf')
 
     def __init__(self, counts_rows: bool, settings: Settings) -> None:
@@ -69,15 +74,12 @@ class OneProcess:
         return updater_of(self.native)
 
     def set_updater(self, updater: Any) -> None:
-        """Update on the store by a function from now on."""
         set_updater(self.native, updater)
 
     def may_init(self, key: Any) -> bool:
-        """Return whether a key is new."""
         return key not in self.routes
 
     def init(self, call: str, key: Any, name: str, value: Any, outs: List[Any], priority: int) -> None:
-        """Set a key's initial value."""
         if value.stype == 'row_sparse':
             # MXNet's sparse optimizers need every row stored, also rows of zeros that tostype left out.
             everything = np.arange(value.shape[0], dtype=np.int64)
@@ -93,17 +95,14 @@ class OneProcess:
         self.routes[key] = Local(key, name, value)
 
     def push(self, route: Local, arrays: List[Any], priority: int) -> None:
-        """Sum the devices' arrays into the key."""
         if self._counts_rows and arrays[0].stype == 'row_sparse':
             route.traffic.add(steps=0, rows=len(sum_devices(arrays)[0]))
         self.native.push(route.key, arrays, priority)
 
     def pull(self, route: Local, outs: List[Any], priority: int, ignore_sparse: bool) -> None:
-        """Write the key's value to `outs`."""
         _write([(route, outs)], lambda exact: self.native.pull(route.key, exact, priority, ignore_sparse))
 
     def pushpull(self, route: Local, arrays: List[Any], outs: List[Any], priority: int) -> None:
-        """Push, then pull."""
         _write([(route, outs)], lambda exact: self.native.pushpull(route.key, arrays, exact, priority))
 
     def pushpull_all(self, work: List[Tuple[Local, List[Any], List[Any]]], priority: int, pending: Any = None) -> None:
@@ -113,34 +112,23 @@ class OneProcess:
                lambda *exact: self.native.pushpull(keys, values, list(exact), priority))
 
     def pull_rows(self, route: Local, id_arrays: List[np.ndarray], outs: List[Any], priority: int) -> None:
-        """Write rows to `outs`."""
         _write([(route, outs)], lambda exact: self.native.row_sparse_pull(
             route.key, exact, priority, [mx.nd.from_numpy(ids) for ids in id_arrays]))
-
-    def prefetch(self, route: Local, ids: np.ndarray, priority: int, after_push: bool) -> None:
-        """Do nothing: all rows are here."""
 
     def fresh_pulls(self) -> ContextManager[None]:
         """Surround nothing: there are no other workers."""
         return contextlib.nullcontext()
 
-    def repartition(self, route: Local, partitions: int) -> None:
-        """Do nothing: there are no partitions."""
-
     def set_optimizer(self, optimizer: Any) -> None:
-        """Update on the store from now on."""
         self.native.set_optimizer(optimizer)
 
     def save_states(self, fname: str, dump_optimizer: bool) -> None:
-        """Write the optimizer state."""
         files.write_atomically(fname, self.updater.get_states(dump_optimizer))
 
     def load_states(self, fname: str) -> None:
-        """Read the optimizer state."""
         self.native.load_optimizer_states(fname)
 
     def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, hints: Any) -> Dict[int, str]:
-        """Return the names of the parameters: there are no other workers."""
         return {key: param[0] for key, param in params.items()}
 
     def adopt(self, former: 'OneProcess', keys_set: Set[Any]) -> None:
@@ -156,19 +144,16 @@ class OneProcess:
                 self.native.set_optimizer(updater.optimizer)
 
     def allreduce_numbers(self, values: np.ndarray) -> Callable[[], np.ndarray]:
-        """Return a function that returns the sums over all workers."""
         return lambda: values
 
     def any_of(self, flags: List[bool], waiting: str = '') -> List[bool]:
-        """Return which flags are true on any worker."""
         return flags
 
     def note_call(self, call: str) -> None:
         """Do nothing: collective calls are not counted."""
 
     def call_count(self, call: str) -> int:
-        """Return 0: collective calls are not counted."""
-        return 0
+        return 0  # collective calls are not counted
 
     def barrier(self) -> None:
         """Do nothing: there are no other workers."""

@@ -7,7 +7,6 @@ MXNet defines the file as a pickle, and a pickle can run any code when it is rea
 Worker 0 reads the file and sends it to all workers.
 """
 import pickle
-from types import MappingProxyType
 from typing import Any, Dict, List, Mapping, Tuple
 
 import mxnet as mx
@@ -24,10 +23,10 @@ from ..native.optimizers import check_for_table
 BROADCAST_CHUNK_BYTES = 64 << 20
 
 
-def _template(route: Any, optimizer: Any, dense: bool = False) -> Any:
-    """Return the state that `optimizer` would keep for a table in one process, all zeros; `dense` takes its memory."""
-    weight = (mx.nd.zeros(route.shape, dtype=route.dtype, ctx=mx.cpu()) if dense
-              else mx.nd.sparse.zeros('row_sparse', route.shape, dtype=route.dtype, ctx=mx.cpu()))
+def _template(route: Any, optimizer: Any) -> Any:
+    """Return the state that `optimizer` would keep for a weight in one process, all zeros."""
+    stype = 'row_sparse' if route.sparse else 'default'
+    weight = mx.nd.sparse.zeros(stype, route.shape, dtype=route.dtype, ctx=mx.cpu())
     return optimizer.create_state_multi_precision(route.key, weight)
 
 
@@ -37,7 +36,7 @@ def _shapes_of(state: Any) -> List[Tuple[int, ...]]:
 
 def _read(route: Any) -> Any:
     """Fetch the state of a table from the servers."""
-    template = _template(route, route.state_maker(), dense=not route.sparse)
+    template = _template(route, route.state_maker())
     fetched = []
     for slot, array in enumerate(state_arrays(template)):
         rows = route.read_state(slot, int(np.prod(array.shape[1:])), 0, route.rows)
@@ -48,8 +47,8 @@ def _read(route: Any) -> Any:
     return replace_arrays(template, fetched)
 
 
-def save(fname: str, updater: Any, routes: List[Any], dump_optimizer: bool, sharded_states: Mapping[Any, Any]
-         = MappingProxyType({})) -> None:
+def save(fname: str, updater: Any, routes: List[Any], dump_optimizer: bool,
+         sharded_states: Mapping[Any, Any] = {}) -> None:
     """Write the state of `updater` and of the tables `routes` (worker 0 only).
 
     `sharded_states` has the whole states of keys of which `updater` has shards.
@@ -121,8 +120,8 @@ def load(fname: str, updater: Any, routes: List[Any], collective: Collective, pr
         if shapes is None:
             continue
         maker = maker_of([tuple(shape) for shape in shapes], updater.optimizer, route.state_shapes)
-        slots: List[Any] = [_no_values for _ in shapes]
-        if collective.rank == 0:
+        slots: List[Any] = [None for _ in shapes]
+        if collective.rank == 0:  # the others give no values
             slots = [padded_row_reader(array, route.width, route.dtype) for array in state_arrays(tables[route.key])]
         route.write_state(maker, updater.optimizer, slots)
 
@@ -136,7 +135,3 @@ def _misfit(tables: Dict[Any, Any], routes: List[Any], optimizer: Any) -> str:
             if expected_shapes != shapes:
                 return 'the state of %s has shapes %s, not %s' % (route.name, shapes, expected_shapes)
     return ''
-
-
-def _no_values(ids: np.ndarray) -> np.ndarray:
-    raise AssertionError('only worker 0 gives values')

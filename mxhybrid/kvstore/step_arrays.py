@@ -13,12 +13,10 @@ from mxnet.gluon.parameter import Constant, Parameter
 
 from ..native.arrays import is_same
 from ..native.trainers import (
-    are_fresh,
     has_dense_gradient,
     is_ready,
     is_row_sparse,
     lists_of,
-    mark_used,
     params_of,
     step_attributes,
     trained_params,
@@ -88,14 +86,6 @@ class StepArrays:
                 # Scripts may put other arrays into these lists.
                 and is_same(list(itertools.chain.from_iterable(self._weights)), self.all_weights)
                 and is_same(list(itertools.chain.from_iterable(self._gradients)), self.all_gradients))
-
-    def are_fresh(self) -> bool:
-        """Return whether backward has computed all gradients since they were last used."""
-        return are_fresh(self.all_weights)
-
-    def use(self) -> None:
-        """Mark all gradients as used."""
-        mark_used(self.all_weights)
 
 
 def step_arrays(trainer: Any, last: Optional[StepArrays]) -> Optional[StepArrays]:

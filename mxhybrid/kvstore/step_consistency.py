@@ -123,10 +123,11 @@ class StepConsistency:
             self._ever_fresh.update(fresh_keys)
         else:
             stale = self._zero_stale(all_devices=not on_store or self._has_joined)
+            fresh_keys = [key for key, _ in trainers.trained_params(self._trainer) if key not in stale]
         if batch_size is not None and not self._has_joined:
             self.batch_size = float(batch_size)
         mode = _JOINED if self._has_joined else _BY_HAND if batch_size is None else _BY_STEP
-        self._send(stale, overflows, ignore_stale, fresh_keys, mode)
+        self._send(fresh_keys, overflows, ignore_stale, mode)
         if self._has_joined:
             self._take_batch_size()
         changed = self.batch_size != self._last_batch_size
@@ -158,7 +159,7 @@ class StepConsistency:
         """Clear the marks of fresh gradients, if the store updates: the next step has to see which are fresh."""
         if trainers.updates_on_store(self._trainer):
             for _, param in trainers.trained_params(self._trainer):
-                _mark(param, False)
+                trainers.mark_used(trainers.arrays_of(param))
 
     def check_last_step(self) -> None:
         """Raise InputError if workers differed in the last step (not collective, but waits until all have begun it)."""
@@ -166,13 +167,10 @@ class StepConsistency:
             self._read()
             self._check()
 
-    def _send(self, stale: List[int], overflows: bool, ignore_stale: bool,
-              fresh_keys: Optional[Sequence[int]] = None, mode: int = _BY_STEP) -> None:
+    def _send(self, fresh_keys: Sequence[int], overflows: bool, ignore_stale: bool, mode: int) -> None:
         params, optimizer, store = self._params, self._trainer.optimizer, self._store
         count, width = len(params), len(_COMPARED) + 1
         report = np.zeros(2 * count + 2 + store.num_workers * width)
-        if fresh_keys is None:
-            fresh_keys = [key for key, _ in trainers.trained_params(self._trainer) if key not in stale]
         report[list(fresh_keys)] = 1
         if self.new_values:
             report[count:2 * count] = [param.name in self.new_values for param in params]

@@ -12,7 +12,7 @@ import numpy as np
 from mxnet.gluon.parameter import Parameter
 
 from ..base.errors import InputError
-from ..lane.keyed_rows import KeyedRows, distinct_keys
+from ..lane.keyed_rows import distinct_keys
 from ..row_store.row_store import DTYPES, FirstValues, RowStoreOptions, check_capacity, check_row_dtype
 from ..telemetry.traffic import Traffic
 from .ids import checked_ids
@@ -196,10 +196,6 @@ class TableParameter(Parameter):
         return context
 
     # -- gradients -----------------------------------------------------------------------------------------------------
-
-    def take_gradient(self) -> Optional[KeyedRows]:
-        """Return the gradients, whose sums the next step takes; None if no backward pass has computed any."""
-        return self.lookups.take(self.grad_req)
 
     def check_capacity(self) -> None:
         """Refuse the gradients of the next step if they have more keys than the table may have rows (InputError)."""

@@ -35,7 +35,7 @@ new store, which takes over from the former one, and read or write the state of 
 """
 import contextlib
 import tempfile
-import weakref
+from types import SimpleNamespace
 from typing import Any, Callable, ContextManager, List, Optional, Set, Tuple
 
 import mxnet as mx
@@ -50,7 +50,6 @@ from ..native.optimizers import depends_on_order
 from ..native.trainers import arrays_of, device_kinds, loss_scaler_of, start, trained_params
 from . import states_file
 from .compiled_updates import CompiledUpdates
-from .eager_updates import updating_eagerly
 from .first_values import FirstValues, compare_first_values, share_first_values
 from .hybrid import Hybrid
 from .on_demand_copy import uncounted_reads
@@ -66,6 +65,7 @@ from .weight_shards import (
     shard_of,
     shards_line,
     unsharded,
+    updating_eagerly,
     without_placeholders,
 )
 
@@ -147,7 +147,7 @@ class TrainerHooks:
         with store.meter.allreduce_grads(), uncounted_reads(self._trainer), self._without_placeholders():
             skipped_keys: Optional[Set[int]] = set()
             self._arrays = step_arrays(self._trainer, self._arrays)
-            self._all_fresh = self._arrays is not None and self._arrays.are_fresh()
+            self._all_fresh = self._arrays is not None and trainers.are_fresh(self._arrays.all_weights)
             if self._trainer._update_on_kvstore or store.distributed:
                 self._exchanged = True
                 batch_size, ignore_stale = self._call or (None, False)
@@ -176,7 +176,8 @@ class TrainerHooks:
             others = Gradients.of([pair for pair in gradients.dense if pair[0] not in summed])
             gradients = others._replace(sharded=gradients.sharded, sparse=gradients.sparse)
         dense, keys, arrays = gradients.dense, gradients.dense_keys, gradients.dense_arrays
-        if len(dense) > 1 and self._updates_with_sums:
+        if len(dense) > 1 and store.distributed and self._is_plain_step:
+            # The update takes the sums from their buffers: nobody can look at the gradients before.
             self._compiled_updates.take_sums(store.sum_for_update(keys, arrays, -keys[0]))
         elif dense:
             store.pushpull(list(keys), list(map(list, arrays)),
@@ -202,11 +203,11 @@ class TrainerHooks:
                 store.pull(key, out, priority=-key, ignore_sparse=False)
 
     @property
-    def _updates_with_sums(self) -> bool:
-        """True if the update may take the sums from their buffers: nobody can look at the gradients before."""
+    def _is_plain_step(self) -> bool:
+        """True if only MXNet's code runs between the exchange of gradients and the update in this worker."""
         trainer = self._trainer
-        return (self._call is not None and not trainer._update_on_kvstore and trainer._kvstore.distributed
-                and loss_scaler_of(trainer) is None and trainers.makes_plain_steps(trainer))
+        return (self._call is not None and not trainer._update_on_kvstore and loss_scaler_of(trainer) is None
+                and trainers.makes_plain_steps(trainer))
 
     @property
     def _optimizer(self) -> Any:
@@ -276,12 +277,10 @@ class TrainerHooks:
     def _update_all(self, original: Callable[[bool], None], ignore_stale_grad: bool) -> None:
         """Call ``Trainer._update``, or do the same with arrays that are known."""
         trainer, arrays = self._trainer, self._arrays
-        if (self._call is not None and self._all_fresh and arrays is not None and arrays.on_one_device
-                and len(trainer._updaters) == 1 and not ignore_stale_grad and not trainer._update_on_kvstore
-                and loss_scaler_of(trainer) is None and trainers.makes_plain_steps(trainer)
-                and arrays.is_current(trainer)):
+        if (self._all_fresh and arrays is not None and arrays.on_one_device and len(trainer._updaters) == 1
+                and not ignore_stale_grad and self._is_plain_step and arrays.is_current(trainer)):
             self._all_fresh = False
-            arrays.use()
+            trainers.mark_used(arrays.all_weights)
             if arrays.keys:
                 trainer._updaters[0](arrays.keys, arrays.all_gradients, arrays.all_weights)
         else:
@@ -310,8 +309,7 @@ class TrainerHooks:
         """Forget the gradients of this worker, so that a step takes zeros in their place."""
         self.tables.drop_gradients()
         for _, param in trained_params(self._trainer):
-            for array in arrays_of(param):
-                trainers.set_fresh(array, False)
+            trainers.mark_used(arrays_of(param))
 
     # -- its store ---------------------------------------------------------------------------------------------
 
@@ -346,16 +344,12 @@ class TrainerHooks:
         self._holds_tables = store.distributed
         self.tables.open(store)
         self.sharding = sharding_for(trainer)
-        if self.sharding is not None:
-            store.state_line = weakref.WeakMethod(self.sharding.report_line)
+        store.show_tables(self)
         self.switch = (OnDemandSwitch(trainer) if store.backend.serves_dense_weights and trainer._contains_sparse_grad
                        else None)
 
     def reset_kvstore(self) -> None:
-        """Keep the store as the former one, before ``Trainer._reset_kvstore``.
-
-        MXNet will make a new store and fill it from this worker's arrays, which have only some rows of a table.
-        """
+        """Keep the store as the former one, before ``Trainer._reset_kvstore``."""
         if self.switch is not None:
             self.switch.abandon()
         self._former, self._new_values = self._trainer._kvstore, set()
@@ -399,7 +393,8 @@ class TrainerHooks:
         """Take all weights of embeddings back from servers (collective); they may move there again after some steps."""
         if self.switch is not None:
             with uncounted_reads(self._trainer):
-                self.switch.take_back_all()
+                for key in list(self.switch.copies):
+                    self.switch.take_back(key)
 
     def _keeps_state(self) -> bool:
         """Return whether the optimizer state is in several workers, the same in all of them."""
@@ -478,16 +473,11 @@ def _carry_over(trainer: Any, former: Hybrid, store: Hybrid, changed: Set[int]) 
     store.adopt(former, changed)  # the former store may be the same object
 
 
-class _OverflowStandIn:
-    """A stand-in for a parameter that makes MXNet's LossScaler see an overflow, or none, and adapt its scale."""
-
-    def __init__(self, overflow: bool):
-        self._grad = [mx.nd.array([float('nan') if overflow else 0.0], ctx=mx.cpu())]
-
-
 def _update_scaled(scaler: Any, overflow: bool, original: Callable[[bool], None], ignore_stale_grad: bool) -> None:
     """Make the loss scaler report the workers' common `overflow` in MXNet's update, not that of this worker."""
-    scaler.has_overflow = lambda _: type(scaler).has_overflow(scaler, [_OverflowStandIn(overflow)])
+    # In place of the parameters, MXNet's LossScaler looks at a gradient that overflows or not, and adapts its scale.
+    stand_in = SimpleNamespace(_grad=[mx.nd.array([float('nan') if overflow else 0.0], ctx=mx.cpu())])
+    scaler.has_overflow = lambda _: type(scaler).has_overflow(scaler, [stand_in])
     try:
         original(ignore_stale_grad)
     finally:

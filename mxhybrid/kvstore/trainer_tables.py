@@ -14,7 +14,7 @@ when the store is made          :meth:`TrainerTables.open`: the rows move to the
 ==============================  ====================================================================================
 """
 import zlib
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 import numpy as np
 from mxnet.gluon.parameter import ParameterDict
@@ -41,21 +41,17 @@ class TableTraffic:
 
     def __init__(self, key: int, param: TableParameter):
         self.key, self.name, self.param = key, param.name, param
+        #: The number of rows that the table may have; None for any number.
+        self.rows = param.rows
         self.traffic = param.traffic
         #: The name on worker 0, which counts for settings and names on the servers.
         self.name_of_all = param.name
         #: The table on the servers, until the parameter is initialised again and a step has made another one.
         self.served: Any = None
 
-    @property
-    def rows(self) -> Optional[int]:
-        """The number of rows that the table may have; None for any number."""
-        return self.param.rows
-
     def cache_counts(self) -> Dict[str, int]:
         """Return the numbers of rows that the workers of this host have requested, and that its cache had, so far."""
-        counts: Dict[str, int] = self.param.table.cache_counts()
-        return counts
+        return self.param.table.cache_counts()
 
 
 class TrainerTables:
@@ -72,6 +68,9 @@ class TrainerTables:
 
     def __bool__(self) -> bool:
         return bool(self.params)
+
+    def __iter__(self) -> Iterator[TableTraffic]:
+        return iter(self._tables)
 
     @property
     def _trained(self) -> List[TableTraffic]:
@@ -134,7 +133,6 @@ class TrainerTables:
                 table.served = param.table if param.is_served else None
             else:
                 self._serve(table, store)
-        store.show_tables(self.traffic, self.report)
 
     def reopen(self, store: Any) -> None:
         """Begin again with tables that all workers have initialised since the store was made (collective)."""
@@ -159,10 +157,8 @@ class TrainerTables:
 
     def _serve(self, table: TableTraffic, store: Any) -> None:
         """Create a table on the servers (collective)."""
-        param = table.param
-        table.served = store.backend.open_dynamic_table(table.key, table.name_of_all, param.width, param.dtype,
-                                                        param.first_values, param.options, table.served)
-        param.serve(table.served, store)
+        table.served = store.backend.open_dynamic_table(table)
+        table.param.serve(table.served, store)
 
     def check(self, optimizer: Any) -> None:
         """Refuse an optimizer that cannot update the tables, and too many keys, before anything of a step is sent."""
@@ -205,7 +201,7 @@ class TrainerTables:
             count = update_count(optimizer, key)
             count_update(optimizer, key, devices)
             table_rates = rates_of(optimizer, key) if rates is None else rates[number]
-            rows = param.take_gradient()
+            rows = param.lookups.take(param.grad_req)
             if rows is None:
                 rows = KeyedRows(np.empty(0, np.int64), None, np.empty((0, param.width), param.dtype))
             store.backend.note_call('push of %s' % table.name_of_all)
@@ -223,7 +219,7 @@ class TrainerTables:
     def drop_gradients(self) -> None:
         """Forget the gradients of a step that an overflow ends."""
         for table in self._trained:
-            table.param.take_gradient()
+            table.param.lookups.take(table.param.grad_req)
 
     def refuse_states(self, call: str) -> None:
         """Refuse a call for a file with the state of the optimizer (InputError)."""
@@ -232,10 +228,6 @@ class TrainerTables:
                              'mxhybrid.checkpoint.save and load' % (call, self.params[0].name))
 
     # -- for the report ------------------------------------------------------------------------------------------
-
-    def traffic(self) -> List[TableTraffic]:
-        """Return the traffic of the tables."""
-        return self._tables
 
     def report(self) -> List[Tuple[TableTraffic, Dict[str, int]]]:
         """Return the tables and their statistics, which worker 0 alone can ask for; {} on other workers."""
@@ -262,12 +254,6 @@ def tables_split_off(trainer: Any) -> List[TableParameter]:
     return trainer.__dict__.get(_ATTRIBUTE, [])
 
 
-def refuse_store(tables: List[TableParameter], store: Any) -> None:
-    """Refuse another store than the hybrid one (InputError)."""
-    raise InputError("kvstore=%r: %s is a dynamic table, whose rows only the hybrid store updates: give the Trainer "
-                     "kvstore='hybrid', also in one process" % (getattr(store, 'type', store), tables[0].name))
-
-
 def _compare(first: List[List[Any]], other: List[List[Any]], rank: int) -> None:
     names, other_names = [entry[0] for entry in first], [entry[0] for entry in other]
     advice = 'build the same net, with the same names, on every worker'
@@ -282,14 +268,14 @@ def _compare(first: List[List[Any]], other: List[List[Any]], rank: int) -> None:
 
 
 #: The attribute of a parameter with the choice of a plan for its table, until a Trainer tells its store.  Settings win.
-_ATTRIBUTE = 'mxhybrid_table_hint'
+_HINT = 'mxhybrid_table_hint'
 
 
 def set_table_hint(param: Any, table: TablePlan) -> None:
     """Mark `param`, before a Trainer has it, with the route and the partitions that a plan has for its rows."""
-    setattr(param, _ATTRIBUTE, table)
+    setattr(param, _HINT, table)
 
 
 def table_hints(params: List[Any]) -> Dict[str, TablePlan]:
     """Return the marks of parameters, by name."""
-    return {param.name: getattr(param, _ATTRIBUTE) for param in params if hasattr(param, _ATTRIBUTE)}
+    return {param.name: getattr(param, _HINT) for param in params if hasattr(param, _HINT)}

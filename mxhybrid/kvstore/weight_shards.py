@@ -1,11 +1,12 @@
 """Shards of weights: a worker holds only a part of such a weight, and the store does not hold it at all.
 
 :mod:`mxhybrid.parallel` marks the parameters, and sums their gradients.  A Trainer's keys are the same on all workers,
-since each worker has every parameter, some of them as placeholders.
+since each worker has every parameter, some of them as placeholders.  A shard is a
+:class:`mxhybrid.parallel.runtime.sharded_parameters.ShardedWeight`.
 """
-import operator
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple
+from functools import partial
+from typing import Any, ContextManager, Iterator, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -15,9 +16,9 @@ from ..base.errors import InputError
 from ..base.text import size_text
 from ..native import trainers
 from ..native.arrays import host_view
+from ..native.engine import write_after
 
 _ATTRIBUTE = 'mxhybrid_shard'
-_get_shard = operator.methodcaller('get', _ATTRIBUTE)
 #: Name under which the job monitor counts calls of a split network with redistributions.
 NETWORK_CALL = 'a call of a network that is split'
 #: Attribute of a parameter of a split network: a line of text about the redistributions of the network.
@@ -26,45 +27,8 @@ _REDISTRIBUTIONS = 'mxhybrid_redistributions'
 _EMPTIED = 'mxhybrid_emptied'
 #: MXNet's own default.
 _UNIFORM = mx.initializer.Uniform()
-
-
-class WeightShard(Protocol):
-    """A box of a weight, which several workers may hold."""
-
-    #: Shape of the whole weight.
-    whole_shape: Any
-    #: Whether this worker holds the box.
-    holds: bool
-    #: Ranks of the workers that hold the same box.
-    group: List[int]
-
-    def allreduce_(self, array: Any, priority: int) -> None:
-        """Sum a gradient over the workers that hold the same box, in place; returns before the sum is complete."""
-
-    def whole_of(self, shape: Tuple[int, ...]) -> Tuple[Tuple[int, ...], Any]:
-        """Return the whole shape of an array that belongs to the box, as optimizer state does, and this worker's range
-        of each dimension.
-
-        The array has an element for each element of the box, or for each of its rows.  Any other array is whole
-        already, and the same on all workers.  InputError if the whole shape cannot be inferred.
-        """
-
-    def part_of(self, values: Any) -> Any:
-        """Return this worker's box of the values of a whole weight; it has to hold a box."""
-
-    def gather(self, array: Any, shape: Tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
-        """Yield the rows of a whole array, piece by piece, on worker 0; `array` is this worker's part, None for none.
-
-        All workers iterate until the end, and do not change their arrays until worker 0 has finished.
-        """
-
-    def scatter(self, rows: Callable[[int, int], np.ndarray], array: Any, shape: Tuple[int, ...], dtype: Any) -> None:
-        """Overwrite the workers' parts of a whole array with worker 0's ``rows(first, last)`` (collective).
-
-        `array` is this worker's part, None for none.
-        """
-
-
+#: Size in bytes from which on a weight is updated alone: its update takes as long as a further operation.
+LARGE_BYTES = 1 << 18
 #: MXNet's optimizers whose update of an element depends on other elements or other weights, or is random.
 _NOT_BY_ELEMENT = ('LARS', 'LAMB', 'LANS', 'LBSGD', 'SGLD', 'Nadam', 'GroupAdaGrad')
 
@@ -81,19 +45,19 @@ def check_optimizer(optimizer: Any, remedy: str = 'a plan that splits no weights
                          'adam, or %s' % (name, remedy))
 
 
-def set_shard(param: Any, shard: WeightShard) -> None:
+def set_shard(param: Any, shard: Any) -> None:
     """Mark `param`, before a Trainer has it, as a shard, or as a placeholder if this worker does not hold it."""
     setattr(param, _ATTRIBUTE, shard)
 
 
-def shard_of(param: Any) -> Optional[WeightShard]:
+def shard_of(param: Any) -> Any:
     """Return the shard that a parameter is, None for a whole weight."""
     return getattr(param, _ATTRIBUTE, None)
 
 
-def shards_in(attributes: List[Any]) -> List[Optional[WeightShard]]:
+def shards_in(attributes: List[Any]) -> List[Any]:
     """Return the shards of parameters, None for whole weights, given the dicts of the parameters' attributes."""
-    return list(map(_get_shard, attributes))
+    return [param.get(_ATTRIBUTE) for param in attributes]
 
 
 def unsharded(params: List[Any]) -> List[Any]:
@@ -139,6 +103,31 @@ def shards_line(params: List[Any]) -> str:
         len(held), len(shards), size_text(bytes_held), size_text(bytes_whole), sums)]
     redistribution_lines = dict.fromkeys(getattr(param, _REDISTRIBUTIONS, '') for param in params)
     return '\n'.join(lines + list(filter(None, redistribution_lines)))
+
+
+def updating_eagerly(trainer: Any) -> ContextManager[None]:
+    """Surround an update of sharded weights: each large weight is updated as soon as its own gradient is computed.
+
+    MXNet's sgd updates four weights in one operation, which waits for the last of their gradients.  The backward pass
+    of a split network waits for other workers again and again.  Meanwhile a large weight whose gradient is ready can be
+    updated, provided that the redistribution that backward has reached begins before the update.
+    """
+    return trainers.with_updaters(trainer, lambda updater: partial(_update_eagerly, updater))
+
+
+def _update_eagerly(updater: Any, keys: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any]) -> None:
+    small: List[Tuple[Any, Any, Any]] = []
+    # Gradients of the last layers are ready first.
+    for key, gradient, weight in reversed(list(zip(keys, gradients, weights))):
+        if gradient.stype == 'default' and weight.size * np.dtype(weight.dtype).itemsize >= LARGE_BYTES:
+            # The engine queues readers of the gradient only after an operation that writes it.  So redistributions
+            # that follow the same part of the backward pass begin before the update.
+            write_after([], [gradient])
+            updater([key], [gradient], [weight])
+        else:
+            small.append((key, gradient, weight))
+    if small:
+        updater(*map(list, zip(*reversed(small))))
 
 
 def refuse_shards(params: List[Any], call: str) -> None:
@@ -189,7 +178,7 @@ def initialise_again(param: Any, init: Any = None, ctx: Any = None, default_init
     Each worker draws the values of the whole weight, so that its random numbers remain those of one process.  The
     values of worker 0 are used.
     """
-    shard: Any = shard_of(param)
+    shard = shard_of(param)
     whole = gluon.Parameter(param.name, shape=shard.whole_shape, dtype=param.dtype, init=param.init)
     whole.initialize(init, mx.cpu(), default_init)
     values = host_view(whole.data())

@@ -6,7 +6,7 @@ that runs.
 """
 import contextlib
 import os
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, List, Optional, Tuple
 
 from ..base.errors import JobError
 from .local_sockets import Connection, connect
@@ -44,15 +44,9 @@ def _host() -> str:
     return os.environ.get('HOROVOD_HOSTNAME', 'localhost')
 
 
-class KeeperConnection(NamedTuple):
-    """A connection with the keeper of this host, and the folder of its commits."""
-
-    connection: Connection
-    folder: str
-
-
-def open_channel(purpose: str, seconds: Optional[float] = _ANSWER_S) -> KeeperConnection:
-    """Connect with the keeper of this host, which answers within some seconds, or at any time.
+def open_channel(purpose: str, seconds: Optional[float] = _ANSWER_S) -> Tuple[Connection, str]:
+    """Return a connection with the keeper of this host, which answers within some seconds, or at any time, and the
+    folder of its commits.
 
     TooLateError if this process belongs to a generation that has ended; JobError or OSError if there is no keeper.
     """
@@ -62,7 +56,7 @@ def open_channel(purpose: str, seconds: Optional[float] = _ANSWER_S) -> KeeperCo
         answer, _ = connection.receive(seconds)
         if answer[0] == 'refused':
             raise TooLateError(answer[1])
-        return KeeperConnection(connection, answer[1])
+        return connection, answer[1]
     except BaseException:
         connection.close()
         raise
@@ -72,6 +66,6 @@ def tell_keeper(message: List[Any]) -> None:
     """Send one message to the keeper of this host, if there is one."""
     if is_elastic():
         with contextlib.suppress(OSError, JobError):
-            connection = open_channel('message').connection
+            connection, _ = open_channel('message')
             connection.send(message)
             connection.close()

@@ -106,11 +106,9 @@ def _readable(source: Any, timeout: float) -> bool:
     return timeout >= 0 and bool(poll.poll(1000 * timeout))
 
 
-def _credentials(sock: socket.socket) -> Tuple[int, int, int]:
+def _credentials(sock: socket.socket) -> Tuple[int, ...]:
     """Return the ids of process, user and group at the other end."""
-    credentials: Any = struct.unpack('3i', sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED,
-                                                           struct.calcsize('3i')))
-    return credentials
+    return struct.unpack('3i', sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize('3i')))
 
 
 def _own_peer(sock: socket.socket) -> bool:

@@ -102,7 +102,8 @@ class DenseAllreduce(Route):
     @property
     def carried_error(self) -> Optional[float]:
         """The error that error feedback carries over from the last sum, or bucket of sums; None without."""
-        return self._collective.carried_error(self.sum_name) if self.is_quantized else None
+        reduction = self._collective.reduction
+        return None if reduction is None or not self.is_quantized else reduction.carried_error(self.sum_name)
 
     @property
     def moved_by_sum(self) -> Dict[str, int]:

@@ -116,7 +116,7 @@ class RouteBucket:
         self._collective, self._name, self.routes = collective, name, routes
         self._dtype, buffer_dtype = routes[0].dtype, routes[0].buffer_dtype
         sizes = [route.rows * route.width for route in routes]
-        self._buffer = collective.allreduce_buffer(name, sum(sizes), buffer_dtype, quantized=routes[0].is_quantized)
+        self._buffer = collective.reduction.buffer(name, sum(sizes), buffer_dtype, quantized=routes[0].is_quantized)
         ends = np.cumsum(sizes)
         #: The sums in the type of the buffer, which all workers of the host read.
         self._sums = [self._buffer.output[int(end - size):int(end)].reshape(route.shape)

@@ -71,8 +71,8 @@ class ShardedBucket:
         self._dtype = routes[0].dtype
         self._sizes = [route.rows * route.width for route in routes]
         ends = shard_ends([route.shape for route in routes], collective.size)
-        self._buffer = collective.allreduce_buffer(name, sum(self._sizes), self._dtype, ends)
-        position = collective.workers_by_host.index(collective.rank)
+        self._buffer = collective.reduction.buffer(name, sum(self._sizes), self._dtype, ends)
+        position = collective.reduction.workers_by_host.index(collective.rank)
         low, high = ([0] + ends)[position], ends[position]
         #: Sums of gradients, or updated weights, which all workers of the host read, by key.
         self._outputs: Dict[Any, Any] = {}

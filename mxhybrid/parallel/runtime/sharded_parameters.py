@@ -37,6 +37,7 @@ class ShardedWeight:
         self._factors: Factors = factors or tuple((count,) for count in whole_shape)
         self.box: Optional[Box] = boxes.get(workers.rank)
         self.holds = self.box is not None
+        #: Ranks of the workers that hold the same box.
         self.group: List[int] = sorted(rank for rank, box in boxes.items() if box == self.box)
         #: Whether this worker is the first of the group.
         self.is_owner = self.group[:1] == [workers.rank]
@@ -61,8 +62,11 @@ class ShardedWeight:
     # -- whole values ----------------------------------------------------------------------------------------------
 
     def whole_of(self, shape: Tuple[int, ...]) -> Tuple[Tuple[int, ...], Box]:
-        """Return the whole shape, see :meth:`mxhybrid.kvstore.weight_shards.WeightShard.whole_of`; this worker has to
-        hold a box.
+        """Return the whole shape of an array that belongs to the box, as optimizer state does, and this worker's range
+        of each dimension; this worker has to hold a box.
+
+        The array has an element for each element of the box, or for each of its rows.  Any other array is whole
+        already, and the same on all workers.  InputError if the whole shape cannot be inferred.
         """
         lengths = list(zip(shape, self.shape, self.whole_shape))
         whole_shape = tuple(shape)
@@ -78,9 +82,7 @@ class ShardedWeight:
         return whole_shape, box
 
     def part_of(self, values: Any) -> Any:
-        """Return this worker's box of the values of a whole weight, see
-        :meth:`mxhybrid.kvstore.weight_shards.WeightShard.part_of`.
-        """
+        """Return this worker's box of the values of a whole weight; it has to hold a box."""
         assert self.box is not None
         counts = [count for part in self._factors for count in part]
         array = values.asnumpy() if isinstance(values, mx.nd.NDArray) else np.asarray(values)
@@ -109,7 +111,10 @@ class ShardedWeight:
                 for rank, box in self._boxes.items()}
 
     def gather(self, array: Any, shape: Tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
-        """Yield the rows on worker 0, see :meth:`mxhybrid.kvstore.weight_shards.WeightShard.gather`."""
+        """Yield the rows of a whole array, piece by piece, on worker 0; `array` is this worker's part, None for none.
+
+        All workers iterate until the end, and do not change their arrays until worker 0 has finished.
+        """
         boxes, factors = self._boxes_of(shape), self._factors_of(shape)
         layout = Layout(tuple(count for part in factors for count in part), boxes)
         local = self._local(array, boxes)
@@ -123,7 +128,10 @@ class ShardedWeight:
                 yield gathered.reshape((-1,) + tuple(shape[1:]))
 
     def scatter(self, rows: Callable[[int, int], np.ndarray], array: Any, shape: Tuple[int, ...], dtype: Any) -> None:
-        """Overwrite the shards, see :meth:`mxhybrid.kvstore.weight_shards.WeightShard.scatter`."""
+        """Overwrite the workers' parts of a whole array with worker 0's ``rows(first, last)`` (collective).
+
+        `array` is this worker's part, None for none.
+        """
         boxes, factors = self._boxes_of(shape), self._factors_of(shape)
         local = self._local(array, boxes)
         for (first, last), slab in _slabs(shape, factors, dtype):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.kvstore import eager_updates
-from mxhybrid.kvstore.eager_updates import LARGE_BYTES, updating_eagerly
+from mxhybrid.kvstore import weight_shards
 from mxhybrid.kvstore.trainer_step import TrainerHooks
+from mxhybrid.kvstore.weight_shards import LARGE_BYTES, updating_eagerly
 
 LARGE = LARGE_BYTES // 8
 SIZES = [LARGE, 3, LARGE + 1, 5, LARGE - 1]
@@ -41,7 +41,7 @@ def test_arrays_that_are_updated_together():
 
 def test_large_updates_stand_behind_ready_gradients(monkeypatch):
     updater, gradients = Recorded(), arrays(0)
-    monkeypatch.setattr(eager_updates, 'write_after', lambda before, behind: updater.calls.append((before, behind)))
+    monkeypatch.setattr(weight_shards, 'write_after', lambda before, behind: updater.calls.append((before, behind)))
     trainer = SimpleNamespace(_updaters=[updater])
     with updating_eagerly(trainer):
         trainer._updaters[0](range(5), gradients, arrays(1))

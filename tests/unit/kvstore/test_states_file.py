@@ -169,7 +169,7 @@ def test_bytes_are_broadcast_in_chunks(length, monkeypatch):
 def route(rows=5, width=3, key=0, dtype='float32'):
     """The attributes of a table's route that the module reads."""
     shape, dtype = (rows, width), np.dtype(dtype)
-    return types.SimpleNamespace(key=key, name='w%d' % key, shape=shape, rows=rows, dtype=dtype,
+    return types.SimpleNamespace(key=key, name='w%d' % key, shape=shape, rows=rows, dtype=dtype, sparse=True,
                                  state_shapes=lambda optimizer: state_shapes(optimizer, key, shape, dtype))
 
 

@@ -39,7 +39,7 @@ def test_a_save_and_the_next_step_sum_apart():
     assert late.read.wait(30)
 
     def send():
-        consistency._send([], False, False)
+        consistency._send([0, 1], False, False, 0)
         sent.set()
 
     steps = threading.Thread(target=send)

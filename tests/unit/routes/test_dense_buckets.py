@@ -28,11 +28,12 @@ class OneWorker:
 
     def __init__(self, job):
         self._job, self._numbers = job, iter(range(100))
+        self.reduction = SimpleNamespace(buffer=self._buffer)
 
     def broadcast_(self, array, name, priority=0):
         """Nobody needs it."""
 
-    def allreduce_buffer(self, name, count, dtype, ends=(), quantized=False):
+    def _buffer(self, name, count, dtype, ends=(), quantized=False):
         number = next(self._numbers)
         opened = self._job.allreduce(number, dtype, count)[0]
         return AllreduceBuffer(SimpleNamespace(open_allreduce=lambda *_: opened.pointer), number, count, dtype)

@@ -43,7 +43,8 @@ class Worker:
     """A worker with a bucket of weights; it is the collective and the updater of the bucket."""
 
     def __init__(self, rank, buffer, optimizer, dtype):
-        self.rank, self.size, self.workers_by_host, self._opened = rank, WORKERS, list(range(WORKERS)), buffer
+        self.rank, self.size, self._opened = rank, WORKERS, buffer
+        self.reduction = SimpleNamespace(buffer=self._buffer, workers_by_host=list(range(WORKERS)))
         self.weights, self.gradients = random_arrays(0, dtype), random_arrays(0, dtype)
         self._updater = mx.optimizer.get_updater(optimizer)
         self.optimizer, self.states, self.states_synced = (self._updater.optimizer, self._updater.states,
@@ -59,7 +60,7 @@ class Worker:
         self.calls.append(list(keys))
         self._updater(keys, gradients, weights)
 
-    def allreduce_buffer(self, name, count, dtype, ends):
+    def _buffer(self, name, count, dtype, ends):
         return AllreduceBuffer(SimpleNamespace(open_allreduce=lambda *_: self._opened.pointer), 1, count, dtype, ends)
 
     def allreduce_bucket(self, bucket, values, name, priority, scatter):
