@@ -34,7 +34,8 @@ from ..native.trainers import has_values
 from . import collect, files, folder, manifest, restore
 from .background import ArrayCopies, saves_in_background
 from .dynamic_tables import TableSave, misfit_of_tables, put_tables, split_off_tables, stored_tables, take_first_values
-from .newest import NewestCheckpoint
+from .newest import newest
+from .reader import Reader
 from .split_weights import Gathering
 from .workers import on_worker_0, start_training, workers_of
 
@@ -196,13 +197,16 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
     saves_in_background.settle()
     workers = workers_of(trainer)
     directory = os.path.abspath(os.fspath(directory))
-    checkpoint = NewestCheckpoint(directory)  # worker 0 alone looks for it and reads it
-    source = restore.Source(None if workers.rank else lambda *piece: checkpoint.reader.read(*piece))
+    readers: List[Reader] = []  # worker 0 alone looks for the checkpoint and reads it
+    source = restore.Source(None if workers.rank else lambda *piece: readers[0].read(*piece))
 
     def find() -> Any:
-        if not checkpoint.find():
+        reader = None
+        if folder.names(directory):
+            reader = newest(directory, locks.enter_context(folder.kept(directory)))
+        if reader is None:
             return None
-        reader = checkpoint.reader
+        readers.append(reader)
         content = reader.content
         described = content.get('trainer')
         stored = {name: {'shape': entry['shape'], 'dtype': entry['dtype']} for name, entry in content['arrays'].items()}
@@ -218,14 +222,14 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
             raise CheckpointError('%s, after a part was restored: weights and state are partly those of the '
                                   'checkpoint. Load a checkpoint before training goes on' % source.problem)
 
-    with checkpoint, mx.autograd.pause(), uncounted_reads(trainer):
+    with contextlib.ExitStack() as locks, mx.autograd.pause(), uncounted_reads(trainer):
         outcome = on_worker_0(workers, 'load', find)
         if outcome is None:
             return None
         step, extra, path, described, stored, found_tables = outcome
         take_first_values(tables, found_tables)
         restore.put(trainer, items, tables, described, stored, source, workers)
-        put_tables(trainer, tables, found_tables, workers, lambda: checkpoint.reader, source.fail)
+        put_tables(trainer, tables, found_tables, workers, lambda: readers[0], source.fail)
         on_worker_0(workers, 'load', end)
     if workers.rank == 0:
         logger.info('resumed from step %d: %s', step, path)
