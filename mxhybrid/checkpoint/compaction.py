@@ -8,10 +8,10 @@ import numpy as np
 
 from ..base.errors import CheckpointError
 from ..row_store.row_files import WAITING_FILES
-from . import files, folder, newest, npy_files, table_files
+from . import files, folder, npy_files, table_files
 from .layers import Layers, columns_in, merged_ahead, row_bytes
 from .npy_files import ArrayWriter
-from .reader import Reader
+from .reader import Reader, newest
 from .table_files import PartWriter, TableDescription
 
 #: Bytes of a part that is written.
@@ -51,7 +51,7 @@ def compact(directory: Any, progress: Progress = lambda name, rows: None) -> Opt
     try:
         with contextlib.ExitStack() as stack:
             with folder.kept(directory) as names:
-                source = newest.newest(directory, names)
+                source = newest(directory, names)
                 assert source is not None
                 bases = source.bases()
                 if not bases:

@@ -3,15 +3,17 @@ import errno
 import os
 import stat
 from contextlib import contextmanager, suppress
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..base.errors import CheckpointError, SettingError
 from ..base.file_digest import FileDigest
+from ..base.log import get_logger
 from . import folder, manifest, table_files
-from .folder import names
 from .npy_files import FormatError
+
+logger = get_logger(__name__)
 
 #: The number of the layout of a checkpoint; a reader refuses all others.
 FORMAT = 3
@@ -179,13 +181,33 @@ class Reader:
         return result
 
 
+def newest(directory: str, among: Optional[Sequence[str]] = None) -> Optional[Reader]:
+    """Return the newest whole checkpoint of a directory, or `among` these names; None if there is no checkpoint.
+
+    Raises CheckpointError if the directory cannot be read, or if all its checkpoints are damaged.
+    """
+    problems = []
+    for name in folder.names(directory) if among is None else among:
+        try:
+            reader = Reader(os.path.join(directory, name))
+            reader.verify()
+            return reader
+        except Damaged as problem:
+            problems.append(str(problem))
+            logger.warning('damaged checkpoint: %s; trying the one before', problem)
+    if problems:
+        raise CheckpointError('no checkpoint in %s is whole: %s. Remove the directory to start again'
+                              % (directory, '; '.join(problems)))
+    return None
+
+
 def remaining_bases(directory: str, bases: Sequence[Dict[str, str]]) -> List[Dict[str, str]]:
     """Return the identities of the checkpoints that a delta needs, of these `bases`, which are given from new to old.
 
     A compacted checkpoint needs no other one.  Only the manifests of the first and of compacted ones are read.  Damaged
     if one is missing.
     """
-    present, needed = set(names(directory)), []
+    present, needed = set(folder.names(directory)), []
     for number, identity in enumerate(bases):
         name = identity['name']
         needed.append(identity)

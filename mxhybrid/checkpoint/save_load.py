@@ -34,8 +34,7 @@ from ..native.trainers import has_values
 from . import collect, files, folder, manifest, restore
 from .background import ArrayCopies, saves_in_background
 from .dynamic_tables import TableSave, misfit_of_tables, put_tables, split_off_tables, stored_tables, take_first_values
-from .newest import newest
-from .reader import Reader
+from .reader import Reader, newest
 from .split_weights import Gathering
 from .workers import on_worker_0, start_training, workers_of
 

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mxhybrid.base.errors import CheckpointError
 from mxhybrid.checkpoint import files as checkpoint_files, manifest as checkpoint_manifest
-from mxhybrid.checkpoint.newest import newest
-from mxhybrid.checkpoint.reader import Damaged, Reader
+from mxhybrid.checkpoint.reader import Damaged, Reader, newest
 
 from ...helpers.checkpoints import arrays, assert_whole, write
 

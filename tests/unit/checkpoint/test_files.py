@@ -13,8 +13,7 @@ from mxhybrid.checkpoint import files as checkpoint_files, folder
 from mxhybrid.checkpoint.files import Writer
 from mxhybrid.checkpoint.folder import kept, locked, names
 from mxhybrid.checkpoint.manifest import plain
-from mxhybrid.checkpoint.newest import newest
-from mxhybrid.checkpoint.reader import Reader
+from mxhybrid.checkpoint.reader import Reader, newest
 
 from ...helpers.checkpoints import arrays, assert_whole, write
 

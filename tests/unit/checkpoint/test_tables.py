@@ -11,10 +11,9 @@ from hypothesis import given, settings, strategies as st
 from mxhybrid.base.errors import CheckpointError, InputError
 from mxhybrid.checkpoint import compaction, files, folder, layers, npy_files, tensor_files
 from mxhybrid.checkpoint.compaction import compact
-from mxhybrid.checkpoint.newest import newest
 from mxhybrid.checkpoint.philox import fill_first_values, philox
 from mxhybrid.checkpoint.read_only import open_checkpoint
-from mxhybrid.checkpoint.reader import Damaged, Reader
+from mxhybrid.checkpoint.reader import Damaged, Reader, newest
 from mxhybrid.row_store.row_store import FirstValues
 
 from ...helpers.stored_tables import WIDTH, Table, chain, save
