@@ -96,20 +96,14 @@ def row_width(shape: Tuple[int, ...]) -> int:
 
 def arrays(trainer: Any, items: List[Item], gathering: Gathering) -> Iterator[Array]:
     """Yield all weights and all optimizer state (worker 0 only, while the other workers take part in `gathering`)."""
+    for name, whole, pieces in gathering.arrays:
+        yield Array(name, whole.shape, whole.dtype, partial(iter, pieces))
     for item in items:
         if item.name not in gathering.weights:
-            for slot, whole in enumerate(gathering.states.get(item.name) or []):
-                yield Array('%s/state%d' % (item.name, slot), whole.shape, whole.dtype,
-                            partial(gathering.pieces, item.name, slot + 1))
-    for item in items:
-        if item.name in gathering.weights:
-            for slot, whole in enumerate([gathering.weights[item.name]] + (gathering.states[item.name] or [])):
-                yield Array('%s/%s' % (item.name, 'state%d' % (slot - 1) if slot else 'weight'), whole.shape,
-                            whole.dtype, partial(gathering.pieces, item.name, slot))
-            continue
-        yield _weight(trainer, item)
-        for slot, array in enumerate([] if item.name in gathering.states else _state(trainer, item) or []):
-            yield array._replace(name='%s/state%d' % (item.name, slot))
+            yield _weight(trainer, item)
+        if item.name not in gathering.states:
+            for slot, array in enumerate(_state(trainer, item) or []):
+                yield array._replace(name='%s/state%d' % (item.name, slot))
 
 
 def _weight(trainer: Any, item: Item) -> Array:

@@ -150,7 +150,7 @@ def put(trainer: Any, items: List[Item], tables: List[Item], described: Dict[str
             names = _state_names(item, described)
             if shard_of(item.param) is not None:
                 split.append((item, None if names is None else [
-                    WholeArray(tuple(stored[name]['shape']), np.dtype(stored[name]['dtype']), None)
+                    WholeArray(tuple(stored[name]['shape']), np.dtype(stored[name]['dtype']))
                     for name in names]))
             elif table_route(trainer, item) is None:
                 _put_state(trainer, item, names, stored, source, workers.broadcast)

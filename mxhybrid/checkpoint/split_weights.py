@@ -4,7 +4,7 @@ Worker 0 has at most a piece of a whole array at a time.  All workers take part,
 :class:`mxhybrid.kvstore.weight_shards.WeightShard`.  The state of whole weights may be sharded, too, by
 :mod:`mxhybrid.kvstore.sharded_updates`.
 """
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
 
@@ -21,18 +21,17 @@ Exchange = Callable[[Any, str], List[Any]]
 
 
 class WholeArray(NamedTuple):
-    """Shape and type of a whole array, and this worker's shard of it, None for none."""
+    """Shape and type of a whole array."""
 
     shape: Tuple[int, ...]
     dtype: np.dtype
-    shard: Any
 
 
 class Gathering:
     """Collects the shards of all sharded weights of `items` on worker 0 (collective).
 
-    All workers make it, and call :meth:`finish` in the end.  Before that worker 0 may read :meth:`pieces`: first the
-    sharded states of whole weights, then sharded weights, both in the order of `items`, and weights before their state.
+    All workers make it, and call :meth:`finish` in the end.  Before that worker 0 may read the pieces of `arrays`, in
+    their order.
     """
 
     def __init__(self, trainer: Any, items: List[Any], exchange: Exchange):
@@ -41,10 +40,12 @@ class Gathering:
         self.num_update = int(optimizer.num_update)
         #: Number of updates by name, None before the first.
         self.counts: Dict[str, Optional[int]] = {}
-        #: The weight, and its state, by name; None before the first update.
-        self.weights: Dict[str, WholeArray] = {}
+        #: The names of sharded weights.
+        self.weights: Set[str] = set()
+        #: The sharded states by the name of the weight, None before the first update.
         self.states: Dict[str, Optional[List[WholeArray]]] = {}
-        self._pieces: Dict[Any, Iterator[np.ndarray]] = {}
+        #: The name of each array, and its pieces (worker 0 only).
+        self.arrays: List[Tuple[str, WholeArray, Iterator[np.ndarray]]] = []
         self._add_sharded_states(trainer, items)
         items = [item for item in items if shard_of(item.param) is not None]
         if not items:
@@ -58,13 +59,15 @@ class Gathering:
         shard: Any = shard_of(item.param)
         count, shapes = combined(item.name, name_of(trainer.optimizer), records)
         self.counts[item.name] = count
-        self.weights[item.name] = WholeArray(tuple(shard.whole_shape), np.dtype(item.param.dtype), _value(item))
-        state = _state(trainer, item)
+        self.weights.add(item.name)
+        weight, state = WholeArray(tuple(shard.whole_shape), np.dtype(item.param.dtype)), _state(trainer, item)
+        self.arrays.append((item.name + '/weight', weight, shard.gather(_value(item), weight.shape, weight.dtype)))
         self.states[item.name] = None if shapes is None else [
-            WholeArray(tuple(shape), np.dtype(dtype), None if state is None else state[slot])
-            for slot, (shape, dtype) in enumerate(shapes)]
-        for slot, array in enumerate([self.weights[item.name]] + (self.states[item.name] or [])):
-            self._pieces[item.name, slot] = shard.gather(array.shard, array.shape, array.dtype)
+            WholeArray(tuple(shape), np.dtype(dtype)) for shape, dtype in shapes]
+        for slot, whole in enumerate(self.states[item.name] or []):
+            array = None if state is None else state[slot]
+            self.arrays.append(('%s/state%d' % (item.name, slot), whole,
+                                shard.gather(array, whole.shape, whole.dtype)))
 
     def _add_sharded_states(self, trainer: Any, items: List[Any]) -> None:
         trainer_hooks = hooks_of(trainer)
@@ -76,17 +79,14 @@ class Gathering:
         for item in items:
             record = records[item.key]
             self.states[item.name] = None if record is None else [
-                WholeArray(tuple(shape), np.dtype(dtype), None) for shape, dtype in record['arrays']]
-            for slot, array in enumerate(self.states[item.name] or []):
-                self._pieces[item.name, slot + 1] = sharding.gather(item.key, slot, array.shape, array.dtype)
-
-    def pieces(self, name: str, slot: int) -> Iterator[np.ndarray]:
-        """Return the pieces of the weight, `slot` 0, or of an array of its state (worker 0 only)."""
-        return self._pieces[name, slot]
+                WholeArray(tuple(shape), np.dtype(dtype)) for shape, dtype in record['arrays']]
+            for slot, whole in enumerate(self.states[item.name] or []):
+                self.arrays.append(('%s/state%d' % (item.name, slot), whole,
+                                    sharding.gather(item.key, slot, whole.shape, whole.dtype)))
 
     def finish(self) -> None:
         """Take part in worker 0's reads; worker 0 reads the pieces that are left, so that the other workers go on."""
-        for pieces in self._pieces.values():
+        for _, _, pieces in self.arrays:
             for _ in pieces:
                 pass
 
