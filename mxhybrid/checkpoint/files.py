@@ -185,7 +185,7 @@ class Writer:
         if self._tables:
             content.update(dynamic_tables=self._tables)
         content = manifest.plain(content, 'the content of a checkpoint')
-        digest = manifest.digest(manifest.canonical(content))
+        digest = manifest.digest(content)
         text = json.dumps({'blake2b': digest, 'content': content}, indent=1).encode()
         if len(text) > MAX_MANIFEST_BYTES:
             raise CheckpointError('the manifest would have %d bytes, but at most %d are read: put less into extra'

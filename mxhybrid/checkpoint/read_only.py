@@ -198,7 +198,7 @@ class OpenCheckpoint(Mapping[str, Union[ReadOnlyTable, ReadOnlyArray]], ContextM
 
     def __init__(self, reader: Reader, bases: List[Reader], locks: contextlib.ExitStack):
         self.path, self.step, self.extra = reader.path, reader.content['step'], reader.content.get('extra')
-        self.saved_at = reader.saved_at()
+        self.saved_at = reader.content['saved_at']
         self.chain = [os.path.basename(one.path) for one in [reader] + bases]
         self._locks = locks
         self._values: Dict[str, Union[ReadOnlyTable, ReadOnlyArray]] = {}

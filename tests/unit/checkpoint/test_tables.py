@@ -229,7 +229,7 @@ def test_a_manifest_made_to_hurt(tmp_path, change, message):
     with open(file) as stream:
         content = json.load(stream)['content']
     change(content['dynamic_tables']['users.weight'])
-    digest = files.manifest.digest(files.manifest.canonical(content))
+    digest = files.manifest.digest(content)
     with open(file, 'w') as stream:
         json.dump({'blake2b': digest, 'content': content}, stream)
     with pytest.raises(Damaged, match=message):
