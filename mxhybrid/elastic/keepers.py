@@ -90,18 +90,9 @@ class KeeperProcess:
 
 
 class Keepers:
-    """The keepers of the hosts of a job.
+    """The keepers of the hosts of a job, whose name no other job has.
 
-    Parameters
-    ----------
-    job : str
-        A name that no other job has.
-    interface : str
-        Network interface by which keepers copy commits, '' for the one of the host's name.
-    ssh : list of str
-        Options of ssh, such as a port.
-    on_message : callable
-        See :class:`KeeperProcess`.
+    They copy commits by a network `interface`, '' for the one of the host's name.
     """
 
     def __init__(self, job: str, interface: str, ssh: List[str], on_message: Callable[[Any, Any], None]):
