@@ -124,10 +124,8 @@ def put(trainer: Any, items: List[Item], tables: List[Item], described: Dict[str
         source: Source, workers: Any) -> None:
     """Restore weights, optimizer state and counters, of dynamic `tables` counters only (collective).
 
-    All workers give the same arguments, except `source`: worker 0's has the values.  ``workers.broadcast(array, what)``
-    overwrites a dense array by worker 0's, ``workers.allgather_json(value, what)`` returns the JSON values of all
-    workers, and `workers.together` says whether there are several.  CheckpointError on all workers if the stored state
-    is not of the kind that the optimizer keeps.
+    All workers give the same arguments, except `source`: worker 0's has the values.  CheckpointError on all workers if
+    the stored state is not of the kind that the optimizer keeps.
     """
     trainer_hooks = hooks_of(trainer)
     if trainer_hooks is not None:

@@ -189,8 +189,8 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
     ------
     CheckpointError
         No checkpoint is whole, none can be read, it belongs to another model, or an earlier save with ``wait=False``
-        has failed (raised on all workers).  If the
-        message says that the load failed after a part was restored, weights are partly restored.
+        has failed (raised on all workers).  If the message says that the load failed after a part was restored, weights
+        are partly restored.
     """
     items, tables = split_off_tables(trainer, collect.items_of(net, trainer))
     saves_in_background.settle()

@@ -5,18 +5,12 @@
     00000003-step-600/
         manifest.json
         table-00000/
-            0/                  a part: the rows of a partition, or of any other set of keys
-                keys.npy        int64, sorted
-                rows.npy        (rows, width)
-                state0.npy      (rows, width of the state), and so on: one for each array of the optimizer's state
-                used.npy        whatever else the table keeps for each row, such as the clock at its last update
-                removed.npy     keys of rows that expired since the checkpoint before, in a delta
-                waiting.npy     keys that wait for admission, and sightings.npy, see mxhybrid.row_store.row_files;
-                                those of the newest checkpoint count
+            0/          a part: the rows of a partition, or of any other set of keys
+                keys.npy, rows.npy, state0.npy and so on, see mxhybrid.row_store.row_files
 
 No key is in two parts of a checkpoint.  In a delta, a table has the rows that changed since the checkpoint before, and
-the manifest says so; the rest is read from that one.  A row that no file has is its first value, a function of seed and
-key, see :mod:`mxhybrid.checkpoint.philox`.
+the manifest says so; the rest is read from that one, but keys that wait for admission only from the newest checkpoint.
+A row that no file has is its first value, a function of seed and key, see :mod:`mxhybrid.checkpoint.philox`.
 """
 import os
 from concurrent.futures import ThreadPoolExecutor
