@@ -2,9 +2,7 @@
 import contextlib
 import math
 import os
-from typing import Any, Callable, Dict, Iterator, List, Optional
-
-import numpy as np
+from typing import Any, Callable, Dict, List, Optional
 
 from ..base.errors import CheckpointError
 from ..row_store.row_files import WAITING_FILES
@@ -80,17 +78,15 @@ def _names_of(readers: List[Reader]) -> List[str]:
 
 def _copy(source: Reader, bases: List[Reader], writer: files.Writer, progress: Progress) -> None:
     for name, entry in source.content['arrays'].items():
-        writer.add(name, tuple(entry['shape']), entry['dtype'], _pieces(source, name, math.prod(entry['shape'])))
+        elements = math.prod(entry['shape'])
+        writer.add(name, tuple(entry['shape']), entry['dtype'], (
+            source.read(name, start, min(start + _COPIED_ELEMENTS, elements))
+            for start in range(0, elements, _COPIED_ELEMENTS)))
     for number, (name, entry) in enumerate(source.tables.items()):
         description = TableDescription.from_json(entry)
         path = writer.make_directory(table_files.table_directory(number))
         writer.add_table(name, description, False,
                          _merge(path, name, description, source.layers(name, bases), progress))
-
-
-def _pieces(source: Reader, name: str, elements: int) -> Iterator[np.ndarray]:
-    for start in range(0, elements, _COPIED_ELEMENTS):
-        yield source.read(name, start, min(start + _COPIED_ELEMENTS, elements))
 
 
 def _merge(path: str, name: str, description: TableDescription, layers: Layers,
