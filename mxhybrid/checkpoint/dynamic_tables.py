@@ -107,21 +107,19 @@ class TableSave:
 
     def _write_all(self, writer: files.Writer, delta: bool, wait: bool) -> None:
         last: Optional[LastSave] = self._trainer.__dict__.get(_LAST_SAVE)
-        marks = self._usable_marks(last) if delta and last is not None else {}
-        if delta and not marks and speaks_for_all():
+        self._marks = self._usable_marks(last) if delta and last is not None else {}
+        if delta and not self._marks and speaks_for_all():
             logger.info('checkpoint.save: %s: this checkpoint has all rows of dynamic tables', self._why_whole)
         blind_hosts: Set[str] = set()
         for number, item in enumerate(self._tables):
             self._paths[item.name] = writer.make_directory(table_directory(number))
-        self._marks = marks
         with writer.token() as token:
             has_copies = not wait and self._write_copies(writer, token)
             for item in self._tables:
                 if has_copies and item.param.table.is_in_memory:
                     continue
                 path = self._paths[item.name]
-                since = marks.get(item.name)
-                saved = item.param.table.save(path, since, token)
+                saved = item.param.table.save(path, self._marks.get(item.name), token)
                 if len({part['whole'] for part in saved.parts.values()}) > 1:  # some owners had to write all rows
                     remove_parts(path)
                     saved = item.param.table.save(path, None, token)

@@ -1,20 +1,8 @@
 """Saves a training to checkpoints, and resumes it from the newest whole one, on any number of processes.
 
-::
-
-    checkpoint = mxhybrid.checkpoint.load('checkpoints', net, trainer)     # None the first time
-    for step in range(checkpoint.step if checkpoint else 0, STEPS):
-        ...                                                        # forward, backward
-        trainer.step(batch_size)
-        if (step + 1) % 1000 == 0:
-            mxhybrid.checkpoint.save('checkpoints', net, trainer, step + 1, extra={'epoch': epoch})
-
-All workers make both calls.  Worker 0 writes and reads; its errors are raised on all workers.  See
-:mod:`mxhybrid.checkpoint.files` for the files, and :mod:`mxhybrid.checkpoint.collect` for their content.
-
-A checkpoint does not depend on the numbers of workers, servers, hosts and partitions, nor on routes.  It does not have
-MXNet's random state, which cannot be read: seed by the step, or draw from a generator of your own and put its state
-into `extra`.  Statistics that every worker keeps for itself, such as those of BatchNorm, are worker 0's.
+Worker 0 writes and reads; its errors are raised on all workers.  See docs/checkpoints.md for an example and for what a
+checkpoint has, :mod:`mxhybrid.checkpoint.files` for its files, and :mod:`mxhybrid.checkpoint.collect` for their
+content.
 """
 import contextlib
 import os
