@@ -132,7 +132,6 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
         def finish() -> str:
             for array in arrays:
                 writer.add(array.name, array.shape, array.dtype, array.pieces())
-            table_save.finish()
             table_save.add(writer)
             with contextlib.nullcontext() if wait else folder.locked(directory):
                 path = writer.commit(int(step), content, keep, table_save.bases)

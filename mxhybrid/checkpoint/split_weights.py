@@ -149,31 +149,31 @@ def put_weight(item: Any, shape: Tuple[int, ...], rows: Callable[[int, int], np.
     shard.scatter(rows, _value(item), shape, item.param.dtype)
 
 
-def put_states(trainer: Any, work: List[Tuple[Any, Optional[List[WholeArray]]]],
-               rows: Callable[[Any, int, WholeArray], Callable[[int, int], np.ndarray]], exchange: Exchange) -> None:
+def put_states(trainer: Any, work: List[Tuple[Any, Optional[Dict[str, WholeArray]]]],
+               rows: Callable[[str, WholeArray], Callable[[int, int], np.ndarray]], exchange: Exchange) -> None:
     """Give all workers their shards of state (collective).
 
-    `work` has items, and shapes and types of the whole arrays of their state, None for no state; ``rows(item, slot,
-    whole)`` returns the rows on worker 0.  CheckpointError on all workers if the optimizer keeps other state.
+    `work` has items, and the whole arrays of their state by name, None for no state; ``rows(name, whole)`` returns the
+    rows on worker 0.  CheckpointError on all workers if the optimizer keeps other state.
     """
     if not work:
         return
     updater = trainers.updaters_of(trainer)[0]
     for item, _ in work:
         drop_state(updater, item.key)
-    templates = {item.name: _template(trainer, item, wholes) for item, wholes in work if wholes is not None}
+    templates = {item.name: _template(trainer, item, list(state.values())) for item, state in work if state is not None}
     first_problem = next((problem for problem, _ in templates.values() if problem), '')
     problems = [problem for problem in exchange(first_problem, 'checkpoint.fits') if problem]
     if problems:
         raise CheckpointError(problems[0])
-    for item, wholes in work:
+    for item, state in work:
         shard = shard_of(item.param)
-        if shard is None or wholes is None:
+        if shard is None or state is None:
             continue
         _, template = templates[item.name]
-        arrays = [None] * len(wholes) if not shard.holds else state_arrays(template)
-        for slot, (whole, array) in enumerate(zip(wholes, arrays)):
-            shard.scatter(rows(item, slot, whole), array, whole.shape, whole.dtype)
+        arrays = [None] * len(state) if not shard.holds else state_arrays(template)
+        for (name, whole), array in zip(state.items(), arrays):
+            shard.scatter(rows(name, whole), array, whole.shape, whole.dtype)
         if shard.holds:
             put_state(updater, item.key, template, arrays)
 

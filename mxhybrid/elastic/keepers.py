@@ -16,7 +16,6 @@ from ..messaging.sealed import new_secret
 #: Seconds for a keeper to start, over ssh, too.
 START_S = 30.0
 _PING_S = 2.0
-_MODULE = 'mxhybrid.elastic.keeper'
 _SSH = ['ssh', '-o', 'BatchMode=yes', '-o', 'StrictHostKeyChecking=no', '-o', 'ConnectTimeout=10',
         '-o', 'ServerAliveInterval=3', '-o', 'ServerAliveCountMax=3']
 
@@ -151,7 +150,7 @@ class Keepers:
             keeper.wait(5.0)
 
     def _command(self, host: str) -> List[str]:
-        program = [sys.executable, '-m', _MODULE]
+        program = [sys.executable, '-m', 'mxhybrid.elastic.keeper']
         if is_this_host(host):
             return program
         path = shlex.quote(os.environ.get('PYTHONPATH', ''))
