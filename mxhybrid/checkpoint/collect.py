@@ -99,7 +99,7 @@ def arrays(trainer: Any, items: List[Item], gathering: Gathering) -> Iterator[Ar
     for name, whole, pieces in gathering.arrays:
         yield Array(name, whole.shape, whole.dtype, partial(iter, pieces))
     for item in items:
-        if item.name not in gathering.weights:
+        if item.name not in gathering.counts:
             yield _weight(trainer, item)
         if item.name not in gathering.states:
             for slot, array in enumerate(_state(trainer, item) or []):

@@ -149,13 +149,12 @@ def put(trainer: Any, items: List[Item], tables: List[Item], described: Dict[str
             if shard_of(item.param) is not None:
                 split.append((item, state))
             elif table_route(trainer, item) is None:
-                _put_state(trainer, item, state, source, workers.broadcast)
+                _put_state(trainer, item, state, source, workers)
                 if sharding is not None:
                     sharding.note_whole_states([item.key])
             else:
                 _put_table(trainer, item, state, stored, source)
-    put_states(trainer, split, lambda name, whole: _adjacent(source, name, whole.shape, whole.dtype),
-               workers.allgather_json)
+    put_states(trainer, split, lambda name, whole: _adjacent(source, name, whole.shape, whole.dtype), workers)
 
 
 def _stored_state(item: Item, described: Dict[str, Any], stored: Dict[str, Any]) -> Optional[Dict[str, WholeArray]]:
@@ -272,7 +271,7 @@ def _rows(source: Source, name: str, width: int, table_width: int, dtype: Any) -
 
 
 def _put_state(trainer: Any, item: Item, state: Optional[Dict[str, WholeArray]], source: Source,
-               broadcast: Callable[[Any, str], None]) -> None:
+               workers: Any) -> None:
     """Give every worker the state of a parameter that it updates itself (collective)."""
     updaters = trainers.updaters_of(trainer)
     for updater in updaters:
@@ -292,7 +291,7 @@ def _put_state(trainer: Any, item: Item, state: Optional[Dict[str, WholeArray]],
         value, view = _empty_like(like)
         source.fill(view, name)
         if value.stype == 'default':
-            broadcast(value, 'checkpoint.state')
+            workers.broadcast(value, 'checkpoint.state')
         for template, copies in zip(templates, arrays):
             copies.append(value.copyto(state_arrays(template)[slot].context))
     for updater, template, copies in zip(updaters, templates, arrays):

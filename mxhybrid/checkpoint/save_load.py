@@ -99,7 +99,7 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
     trainer_hooks = hooks_of(trainer)
     if trainer_hooks is not None:
         trainer_hooks.consistency.check_last_step()
-    gathering = Gathering(trainer, items, workers.allgather_json)
+    gathering = Gathering(trainer, items, workers)
     directory = os.path.abspath(os.fspath(directory))
 
     table_save, opened = TableSave(trainer, tables, directory), contextlib.ExitStack()

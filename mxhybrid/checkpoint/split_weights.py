@@ -4,7 +4,7 @@ Worker 0 has at most a piece of a whole array at a time.  All workers take part,
 :class:`mxhybrid.kvstore.weight_shards.WeightShard`.  The state of whole weights may be sharded, too, by
 :mod:`mxhybrid.kvstore.sharded_updates`.
 """
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from ..native import trainers
 from ..native.arrays import array_digest, host_view
 from ..native.optimizer_state import counts_of, drop_state, maker_of, put_state, state_arrays
 from ..native.optimizers import name_of
-
-#: Returns the JSON values of all workers on every worker: ``exchange(value, what)``.
-Exchange = Callable[[Any, str], List[Any]]
 
 
 class WholeArray(NamedTuple):
@@ -34,14 +31,12 @@ class Gathering:
     their order.
     """
 
-    def __init__(self, trainer: Any, items: List[Any], exchange: Exchange):
+    def __init__(self, trainer: Any, items: List[Any], workers: Any):
         optimizer = trainer.optimizer
         #: Number of updates of the optimizer, the largest of all workers.
         self.num_update = int(optimizer.num_update)
-        #: Number of updates by name, None before the first.
+        #: Number of updates of the sharded weights by name, None before the first.
         self.counts: Dict[str, Optional[int]] = {}
-        #: The names of sharded weights.
-        self.weights: Set[str] = set()
         #: The sharded states by the name of the weight, None before the first update.
         self.states: Dict[str, Optional[List[WholeArray]]] = {}
         #: The name of each array, and its pieces (worker 0 only).
@@ -50,16 +45,15 @@ class Gathering:
         items = [item for item in items if shard_of(item.param) is not None]
         if not items:
             return
-        everyone = exchange([self.num_update, [_shard_record(trainer, item) for item in items]], 'checkpoint.shards')
+        records_here = [_shard_record(trainer, item) for item in items]
+        everyone = workers.allgather_json([self.num_update, records_here], 'checkpoint.shards')
         self.num_update = max(num_update for num_update, _ in everyone)
         for item, *records in zip(items, *(worker_records for _, worker_records in everyone)):
             self._add(trainer, item, [record for record in records if record is not None])
 
     def _add(self, trainer: Any, item: Any, records: List[Dict[str, Any]]) -> None:
         shard: Any = shard_of(item.param)
-        count, shapes = combined(item.name, name_of(trainer.optimizer), records)
-        self.counts[item.name] = count
-        self.weights.add(item.name)
+        self.counts[item.name], shapes = combined(item.name, name_of(trainer.optimizer), records)
         weight, state = WholeArray(tuple(shard.whole_shape), np.dtype(item.param.dtype)), _state(trainer, item)
         self.arrays.append((item.name + '/weight', weight, shard.gather(_value(item), weight.shape, weight.dtype)))
         self.states[item.name] = None if shapes is None else [
@@ -150,7 +144,7 @@ def put_weight(item: Any, shape: Tuple[int, ...], rows: Callable[[int, int], np.
 
 
 def put_states(trainer: Any, work: List[Tuple[Any, Optional[Dict[str, WholeArray]]]],
-               rows: Callable[[str, WholeArray], Callable[[int, int], np.ndarray]], exchange: Exchange) -> None:
+               rows: Callable[[str, WholeArray], Callable[[int, int], np.ndarray]], workers: Any) -> None:
     """Give all workers their shards of state (collective).
 
     `work` has items, and the whole arrays of their state by name, None for no state; ``rows(name, whole)`` returns the
@@ -163,7 +157,7 @@ def put_states(trainer: Any, work: List[Tuple[Any, Optional[Dict[str, WholeArray
         drop_state(updater, item.key)
     templates = {item.name: _template(trainer, item, list(state.values())) for item, state in work if state is not None}
     first_problem = next((problem for problem, _ in templates.values() if problem), '')
-    problems = [problem for problem in exchange(first_problem, 'checkpoint.fits') if problem]
+    problems = [problem for problem in workers.allgather_json(first_problem, 'checkpoint.fits') if problem]
     if problems:
         raise CheckpointError(problems[0])
     for item, state in work:
