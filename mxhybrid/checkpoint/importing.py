@@ -8,11 +8,9 @@ from ..base.errors import CheckpointError, InputError
 from ..kvstore.table_parameter import TableParameter
 from ..native.trainers import trainer_of
 from . import npy_files, tensor_files
+from .collect import PIECE_BYTES
 from .npy_files import FormatError
 from .workers import assign_rows, on_worker_0, start_training, workers_of
-
-#: Bytes of rows that are read at a time.
-PIECE_BYTES = 8 << 20
 
 
 def import_rows(table: Any, keys: Any, rows: Any) -> int:
