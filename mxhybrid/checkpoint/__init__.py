@@ -20,8 +20,7 @@ def __getattr__(name):
     if name not in _LATER:
         raise AttributeError('module %r has no attribute %r' % (__name__, name))
     module, attribute = _LATER[name]
-    globals()[name] = getattr(_importlib.import_module('.' + module, __name__), attribute)
-    return globals()[name]
+    return getattr(_importlib.import_module('.' + module, __name__), attribute)
 
 
 def __dir__():

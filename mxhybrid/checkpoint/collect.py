@@ -24,7 +24,7 @@ from ..base.log import get_logger
 from ..kvstore.hybrid import Hybrid
 from ..kvstore.trainer_tables import tables_split_off
 from ..native import trainers
-from ..native.arrays import host_view, row_reader, row_sparse_parts
+from ..native.arrays import host_view, row_reader
 from ..native.optimizer_state import BOOKKEEPING, counts_of, state_arrays, was_updated
 from ..native.optimizers import name_of
 from .split_weights import Gathering
@@ -82,10 +82,11 @@ def table_route(trainer: Any, item: Item) -> Any:
     return route if route.weight_in_table else None
 
 
-def _row_pieces(rows: int, width: int, itemsize: int) -> Iterator[Tuple[int, int]]:
-    step = max(1, PIECE_BYTES // max(1, width * itemsize))
-    for first in range(0, rows, step):
-        yield first, min(first + step, rows)
+def _in_pieces(shape: Tuple[int, ...], dtype: Any, read: Callable[[int, int], np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield the rows of an array; ``read(first, last)`` returns those from `first` to before `last`."""
+    step = max(1, PIECE_BYTES // max(1, row_width(shape) * np.dtype(dtype).itemsize))
+    for first in range(0, shape[0], step):
+        yield read(first, min(first + step, shape[0]))
 
 
 def row_width(shape: Tuple[int, ...]) -> int:
@@ -95,52 +96,33 @@ def row_width(shape: Tuple[int, ...]) -> int:
 
 def arrays(trainer: Any, items: List[Item], gathering: Gathering) -> Iterator[Array]:
     """Yield all weights and all optimizer state (worker 0 only, while the other workers take part in `gathering`)."""
+    for name, whole, pieces in gathering.arrays:
+        yield Array(name, whole.shape, whole.dtype, partial(iter, pieces))
     for item in items:
-        if item.name not in gathering.weights:
-            for slot, whole in enumerate(gathering.states.get(item.name) or []):
-                yield Array('%s/state%d' % (item.name, slot), whole.shape, whole.dtype,
-                            partial(gathering.pieces, item.name, slot + 1))
-    for item in items:
-        if item.name in gathering.weights:
-            for slot, whole in enumerate([gathering.weights[item.name]] + (gathering.states[item.name] or [])):
-                yield Array('%s/%s' % (item.name, 'state%d' % (slot - 1) if slot else 'weight'), whole.shape,
-                            whole.dtype, partial(gathering.pieces, item.name, slot))
-            continue
-        yield _weight(trainer, item)
-        for slot, array in enumerate([] if item.name in gathering.states else _state(trainer, item) or []):
-            yield array._replace(name='%s/state%d' % (item.name, slot))
+        if item.name not in gathering.counts:
+            yield _weight(trainer, item)
+        if item.name not in gathering.states:
+            for slot, array in enumerate(_state(trainer, item) or []):
+                yield array._replace(name='%s/state%d' % (item.name, slot))
 
 
 def _weight(trainer: Any, item: Item) -> Array:
     param, route = item.param, table_route(trainer, item)
     shape, dtype = tuple(param.shape), np.dtype(param.dtype)
 
-    def from_table() -> Iterator[np.ndarray]:
-        for first, last in _row_pieces(shape[0], row_width(shape), dtype.itemsize):
-            yield route.read_weight(first, last)
-
-    def from_store() -> Iterator[np.ndarray]:
-        for first, last in _row_pieces(shape[0], row_width(shape), dtype.itemsize):
-            ids = np.arange(first, last, dtype=np.int64)
-            out = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype, ctx=mx.cpu())
-            trainers.store_of(trainer).row_sparse_pull(item.key, out=out, row_ids=mx.nd.from_numpy(ids))
-            yield _dense_rows(out, first, last)
+    def from_store(first: int, last: int) -> np.ndarray:
+        ids = np.arange(first, last, dtype=np.int64)
+        out = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype, ctx=mx.cpu())
+        trainers.store_of(trainer).row_sparse_pull(item.key, out=out, row_ids=mx.nd.from_numpy(ids))
+        return row_reader(out)(ids)
 
     if route is not None:
-        pieces: Callable[[], Iterator[np.ndarray]] = from_table
+        pieces: Callable[[], Iterator[np.ndarray]] = partial(_in_pieces, shape, dtype, route.read_weight)
     elif trainers.is_row_sparse(param) and item.key is not None and trainers.store_of(trainer) is not None:
-        pieces = from_store
+        pieces = partial(_in_pieces, shape, dtype, from_store)
     else:
         pieces = partial(_pieces_of, trainers.arrays_of(param)[0])
     return Array(item.name + '/weight', shape, dtype, pieces)
-
-
-def _dense_rows(array: Any, first: int, last: int) -> np.ndarray:
-    row_ids, stored = row_sparse_parts(array)
-    rows = np.zeros((last - first, stored.shape[1]), stored.dtype)
-    inside = (row_ids >= first) & (row_ids < last)
-    rows[row_ids[inside] - first] = stored[inside]
-    return rows
 
 
 def _pieces_of(array: Any) -> Iterator[np.ndarray]:
@@ -148,8 +130,8 @@ def _pieces_of(array: Any) -> Iterator[np.ndarray]:
         yield host_view(array)
         return
     read_rows = row_reader(array)
-    for first, last in _row_pieces(array.shape[0], row_width(array.shape), np.dtype(array.dtype).itemsize):
-        yield read_rows(np.arange(first, last, dtype=np.int64))
+    yield from _in_pieces(array.shape, array.dtype,
+                          lambda first, last: read_rows(np.arange(first, last, dtype=np.int64)))
 
 
 def _state(trainer: Any, item: Item) -> Optional[List[Array]]:
@@ -169,13 +151,9 @@ def _state(trainer: Any, item: Item) -> Optional[List[Array]]:
     # New values of the weight drop the state, but not the count.
     if not was_updated(optimizer, item.key) or not route.has_state:
         return None
-    return [Array('', shape, route.dtype, partial(_table_state, route, slot, shape))
+    return [Array('', shape, route.dtype,
+                  partial(_in_pieces, shape, route.dtype, partial(route.read_state, slot, row_width(shape))))
             for slot, shape in enumerate(route.state_shapes(route.state_maker()))]
-
-
-def _table_state(route: Any, slot: int, shape: Tuple[int, ...]) -> Iterator[np.ndarray]:
-    for first, last in _row_pieces(shape[0], row_width(shape), route.dtype.itemsize):
-        yield route.read_state(slot, row_width(shape), first, last)
 
 
 def describe(trainer: Any, items: List[Item], tables: List[Item], gathering: Gathering) -> Dict[str, Any]:

@@ -2,16 +2,14 @@
 import contextlib
 import math
 import os
-from typing import Any, Callable, Dict, Iterator, List, Optional
-
-import numpy as np
+from typing import Any, Callable, Dict, List, Optional
 
 from ..base.errors import CheckpointError
 from ..row_store.row_files import WAITING_FILES
-from . import files, folder, newest, npy_files, table_files
+from . import files, folder, npy_files, table_files
 from .layers import Layers, columns_in, merged_ahead, row_bytes
 from .npy_files import ArrayWriter
-from .reader import Reader
+from .reader import Reader, newest
 from .table_files import PartWriter, TableDescription
 
 #: Bytes of a part that is written.
@@ -51,7 +49,7 @@ def compact(directory: Any, progress: Progress = lambda name, rows: None) -> Opt
     try:
         with contextlib.ExitStack() as stack:
             with folder.kept(directory) as names:
-                source = newest.newest(directory, names)
+                source = newest(directory, names)
                 assert source is not None
                 bases = source.bases()
                 if not bases:
@@ -80,17 +78,15 @@ def _names_of(readers: List[Reader]) -> List[str]:
 
 def _copy(source: Reader, bases: List[Reader], writer: files.Writer, progress: Progress) -> None:
     for name, entry in source.content['arrays'].items():
-        writer.add(name, tuple(entry['shape']), entry['dtype'], _pieces(source, name, math.prod(entry['shape'])))
+        elements = math.prod(entry['shape'])
+        writer.add(name, tuple(entry['shape']), entry['dtype'], (
+            source.read(name, start, min(start + _COPIED_ELEMENTS, elements))
+            for start in range(0, elements, _COPIED_ELEMENTS)))
     for number, (name, entry) in enumerate(source.tables.items()):
         description = TableDescription.from_json(entry)
         path = writer.make_directory(table_files.table_directory(number))
         writer.add_table(name, description, False,
                          _merge(path, name, description, source.layers(name, bases), progress))
-
-
-def _pieces(source: Reader, name: str, elements: int) -> Iterator[np.ndarray]:
-    for start in range(0, elements, _COPIED_ELEMENTS):
-        yield source.read(name, start, min(start + _COPIED_ELEMENTS, elements))
 
 
 def _merge(path: str, name: str, description: TableDescription, layers: Layers,

@@ -63,8 +63,8 @@ def split_off_tables(trainer: Any, items: List[Item]) -> Tuple[List[Item], List[
 class TableSave:
     """The save of all dynamic tables of a model into one checkpoint.
 
-    All workers call :meth:`write`.  Then worker 0 calls :meth:`raise_problem`, :meth:`finish` and :meth:`add`, and
-    after the commit :meth:`remember`.
+    All workers call :meth:`write`.  Then worker 0 calls :meth:`raise_problem` and :meth:`add`, and after the commit
+    :meth:`remember`.
     """
 
     def __init__(self, trainer: Any, tables: List[Item], directory: str):
@@ -88,7 +88,7 @@ class TableSave:
     def write(self, workers: Any, open_writer: Callable[[], files.Writer], delta: bool, wait: bool = True) -> None:
         """Let the owners of the rows write them (collective).
 
-        Unless `wait`, owners that can do so write a copy of their rows later; :meth:`finish` waits for them.
+        Unless `wait`, owners that can do so write a copy of their rows later; :meth:`add` waits for them.
         Worker 0 calls `open_writer`, and keeps its errors and those of the owners for :meth:`raise_problem`: the other
         workers learn of errors when worker 0 has written the rest of the checkpoint.
         """
@@ -107,21 +107,19 @@ class TableSave:
 
     def _write_all(self, writer: files.Writer, delta: bool, wait: bool) -> None:
         last: Optional[LastSave] = self._trainer.__dict__.get(_LAST_SAVE)
-        marks = self._usable_marks(last) if delta and last is not None else {}
-        if delta and not marks and speaks_for_all():
+        self._marks = self._usable_marks(last) if delta and last is not None else {}
+        if delta and not self._marks and speaks_for_all():
             logger.info('checkpoint.save: %s: this checkpoint has all rows of dynamic tables', self._why_whole)
         blind_hosts: Set[str] = set()
         for number, item in enumerate(self._tables):
             self._paths[item.name] = writer.make_directory(table_directory(number))
-        self._marks = marks
         with writer.token() as token:
             has_copies = not wait and self._write_copies(writer, token)
             for item in self._tables:
                 if has_copies and item.param.table.is_in_memory:
                     continue
                 path = self._paths[item.name]
-                since = marks.get(item.name)
-                saved = item.param.table.save(path, since, token)
+                saved = item.param.table.save(path, self._marks.get(item.name), token)
                 if len({part['whole'] for part in saved.parts.values()}) > 1:  # some owners had to write all rows
                     remove_parts(path)
                     saved = item.param.table.save(path, None, token)
@@ -143,8 +141,8 @@ class TableSave:
         self._awaited = [results] if awaited is None else awaited + [results]
         return awaited is not None
 
-    def finish(self) -> None:
-        """Wait in worker 0 until the owners of rows have written their copies; CheckpointError if one cannot."""
+    def _await_copies(self) -> None:
+        """Wait until the owners of rows have written their copies; CheckpointError if one cannot."""
         if not self._awaited:
             return
         problem, (*reports, directory) = '', self._awaited
@@ -181,7 +179,8 @@ class TableSave:
         return marks
 
     def add(self, writer: files.Writer) -> None:
-        """Add the tables to the checkpoint."""
+        """Add the tables to the checkpoint, once their files are written."""
+        self._await_copies()
         deltas, files_written = [], 0
         for item in self._tables:
             results = self._results[item.name]

@@ -236,20 +236,16 @@ def _converted(name: str, keys: np.ndarray, rows: np.ndarray, dtype: Any) -> Dic
     """
     if rows.dtype == dtype:
         return {'rows': rows}
-    result = {}
     with np.errstate(over='ignore', invalid='ignore'):
         if dtype == np.int8:
-            rows = rows.astype(np.float32)
-            largest = np.abs(rows).max(axis=1, initial=np.float32(0))
+            values = rows.astype(np.float32)
+            largest = np.abs(values).max(axis=1, initial=np.float32(0))
             is_wrong = ~np.isfinite(largest)
             largest[largest < _SMALLEST] = 0
             factors = np.divide(_MAX_INT8, largest, out=np.zeros_like(largest), where=largest > 0)
-            result['scales'] = largest / _MAX_INT8
-            rounded = np.rint(rows * factors[:, None])
+            result = {'rows': np.rint(values * factors[:, None]).astype(np.int8), 'scales': largest / _MAX_INT8}
         else:
-            rounded = rows
-        result['rows'] = rounded.astype(dtype)
-        if dtype != np.int8:
+            result = {'rows': rows.astype(dtype)}
             is_wrong = (np.isfinite(rows) & ~np.isfinite(result['rows'])).any(axis=1)
     if is_wrong.any():
         raise InputError('export: the row of key %d of %s has values that %s cannot hold: export it as its own type, %s'

@@ -35,7 +35,6 @@ from ..base.file_digest import FileDigest
 from ..base.files import sync_directory
 from ..base.log import get_logger
 from . import folder, leftovers, manifest, table_files
-from .folder import names
 from .reader import FORMAT, MANIFEST, MAX_MANIFEST_BYTES, Reader, safetensors, shard_file, shard_key
 
 logger = get_logger(__name__)
@@ -159,7 +158,7 @@ class Writer:
         if bases:
             content = dict(content, base=bases[0], oldest_base=bases[-1]['name'])
         digest = self._write_manifest(step, content)
-        others = names(self._directory)
+        others = folder.names(self._directory)
         name = '%08d-step-%d' % (folder.number_of(others[0]) + 1 if others else 1, step)
         path = self._publish(name)
         self.identity = {'name': name, 'blake2b': digest}
@@ -186,7 +185,7 @@ class Writer:
         if self._tables:
             content.update(dynamic_tables=self._tables)
         content = manifest.plain(content, 'the content of a checkpoint')
-        digest = manifest.digest(manifest.canonical(content))
+        digest = manifest.digest(content)
         text = json.dumps({'blake2b': digest, 'content': content}, indent=1).encode()
         if len(text) > MAX_MANIFEST_BYTES:
             raise CheckpointError('the manifest would have %d bytes, but at most %d are read: put less into extra'

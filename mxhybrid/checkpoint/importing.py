@@ -8,11 +8,9 @@ from ..base.errors import CheckpointError, InputError
 from ..kvstore.table_parameter import TableParameter
 from ..native.trainers import trainer_of
 from . import npy_files, tensor_files
+from .collect import PIECE_BYTES
 from .npy_files import FormatError
 from .workers import assign_rows, on_worker_0, start_training, workers_of
-
-#: Bytes of rows that are read at a time.
-PIECE_BYTES = 8 << 20
 
 
 def import_rows(table: Any, keys: Any, rows: Any) -> int:
@@ -65,16 +63,11 @@ def import_rows(table: Any, keys: Any, rows: Any) -> int:
 
     count = on_worker_0(workers, 'import_rows', check)
     try:
-        assign_rows(workers, param.table, sources[0].pieces(_piece_rows(param)) if sources else iter(()))
+        assign_rows(workers, param.table, sources[0].pieces() if sources else iter(()))
     except CheckpointError as error:
         raise CheckpointError('%s during the import: the table has the rows before the failure only. Import the file '
                               'again' % error) from None
     return int(count)
-
-
-def _piece_rows(param: Any) -> int:
-    rows = max(1, PIECE_BYTES // (param.width * np.dtype(param.dtype).itemsize))
-    return min(rows, getattr(param.table, 'max_batch_rows', rows))
 
 
 class _GivenRows:
@@ -108,8 +101,10 @@ class _GivenRows:
                 raise InputError('%s: key %d is not a key of the table: give keys from %d to %d'
                                  % (self._param.name, lowest if lowest < first else highest, first, last))
 
-    def pieces(self, piece_rows: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
-        """Yield sorted, unique keys and their rows, from `piece_rows` given rows at a time."""
+    def pieces(self) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
+        """Yield sorted, unique keys and their rows, from some of the given rows at a time."""
+        piece_rows = max(1, PIECE_BYTES // (self._param.width * np.dtype(self._param.dtype).itemsize))
+        piece_rows = min(piece_rows, getattr(self._param.table, 'max_batch_rows', piece_rows))
         for first in range(0, self.rows, piece_rows):
             last = min(first + piece_rows, self.rows)
             keys = np.arange(first, last) if self._keys is None else self._keys[first:last].astype(np.int64)

@@ -17,14 +17,10 @@ MAX_DIGITS = 4000
 DTYPES = ('float64', 'float32', 'float16', 'int64', 'int32', 'int8', 'uint8', 'bool')
 
 
-def digest(data: bytes) -> str:
-    """Return the digest of the bytes of a manifest, by which deltas refer to their base."""
-    return hashlib.blake2b(data, digest_size=32).hexdigest()
-
-
-def canonical(content: Any) -> bytes:
-    """Return the bytes of a JSON value from which its digest is computed."""
-    return json.dumps(content, sort_keys=True, separators=(',', ':')).encode()
+def digest(content: Any) -> str:
+    """Return the digest of the content of a manifest, by which deltas refer to their base."""
+    text = json.dumps(content, sort_keys=True, separators=(',', ':'))
+    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
 
 
 def plain(value: Any, name: str) -> Any:
@@ -64,7 +60,7 @@ def flaw(content: Dict[str, Any]) -> str:
     step, shards, arrays = content.get('step'), content.get('shards'), content.get('arrays')
     if not is_count(step):
         return 'has no step'
-    if not isinstance(content.get('saved_at', 0), (int, float)):
+    if not isinstance(content.get('saved_at'), (int, float)):
         return 'has a wrong time'
     if not isinstance(shards, list) or not isinstance(arrays, dict):
         return 'lists no shards or no arrays'

@@ -91,7 +91,7 @@ def mapped(path: str) -> np.ndarray:
     elements = math.prod(shape)
     if os.path.getsize(path) < offset + elements * dtype.itemsize:
         raise FormatError('has %d bytes, too few for %s elements of %s' % (os.path.getsize(path), shape, dtype))
-    if not elements:  # an empty file cannot be mapped
+    if not elements:
         return np.empty(shape, dtype)
     return np.ndarray(shape, dtype, mapped_bytes(path), offset, order='F' if in_columns else 'C')
 
@@ -110,7 +110,8 @@ _FAILED = ctypes.c_void_p(-1).value
 class _Mapping:
     """The bytes of a file, mapped until the object is released; arrays refer to it."""
 
-    def __init__(self, path: str, size_bytes: int):
+    def __init__(self, path: str):
+        size_bytes = os.path.getsize(path)
         with open(path, 'rb') as file:
             address = _LIBC.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
         if address == _FAILED:
@@ -122,11 +123,8 @@ class _Mapping:
 
 
 def mapped_bytes(path: str) -> np.ndarray:
-    """Return the bytes of a file, read-only and mapped; no bytes for an empty file.  OSError if it cannot be mapped."""
-    size_bytes = os.path.getsize(path)
-    if not size_bytes:  # an empty file cannot be mapped
-        return np.empty(0, np.uint8)
-    return np.asarray(_Mapping(path, size_bytes))
+    """Return the bytes of a file, read-only and mapped; OSError if it cannot be mapped, as an empty file cannot."""
+    return np.asarray(_Mapping(path))
 
 
 def release(array: np.ndarray) -> None:

@@ -60,32 +60,29 @@ class ReadOnlyTable:
             Keys are not integers, or are no rows of the table.
         """
         keys = _integers(self.name, keys, self.description.rows)
-        ordered, order, found_rows, has_row = self._find(keys)
+        result, has_row = self._find(keys.reshape(-1))
         if not has_row.all():
-            without_row = ordered[~has_row]
+            without_row = keys.reshape(-1)[~has_row]
             if self.description.options.get('admit', 1) > 1:
                 without_row[:] = DEFAULT_KEY
             first = np.empty((len(without_row), self.width), self.dtype)
             fill_first_values(self.description.first_values, without_row, first)
-            found_rows[~has_row] = widened(narrowed(first, self.description.kept_dtype), self.dtype)
-        result = np.empty_like(found_rows)
-        result[order] = found_rows
+            result[~has_row] = widened(narrowed(first, self.description.kept_dtype), self.dtype)
         return result.reshape(keys.shape + (self.width,))
 
-    def _find(self, keys: np.ndarray) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the sorted keys, the place of each in `keys`, their rows, and a mask of those that have a row."""
-        flat = keys.reshape(-1)
-        order = np.argsort(flat)
-        ordered, found_rows = flat[order], np.empty((len(flat), self.width), self.dtype)
-        return ordered, order, found_rows, layers.find_rows(self.layers, ordered, 'rows', found_rows)
+    def _find(self, keys: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+        """Return the rows of keys, and a mask of the keys that have one."""
+        order = np.argsort(keys)
+        ordered = np.empty((len(keys), self.width), self.dtype)
+        rows, has_row = np.empty_like(ordered), np.empty(len(keys), bool)
+        has_row[order] = layers.find_rows(self.layers, keys[order], 'rows', ordered)
+        rows[order] = ordered
+        return rows, has_row
 
     def contains(self, keys: Any) -> np.ndarray:
         """Return a mask of the keys that have a row in the checkpoint."""
         keys = _integers(self.name, keys, self.description.rows)
-        _, order, _, has_row = self._find(keys)
-        result = np.empty_like(has_row)
-        result[order] = has_row
-        return result.reshape(keys.shape)
+        return self._find(keys.reshape(-1))[1].reshape(keys.shape)
 
     def pieces(self) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
         """Yield all stored rows in the order of their keys, in pieces: keys and rows."""
@@ -198,7 +195,7 @@ class OpenCheckpoint(Mapping[str, Union[ReadOnlyTable, ReadOnlyArray]], ContextM
 
     def __init__(self, reader: Reader, bases: List[Reader], locks: contextlib.ExitStack):
         self.path, self.step, self.extra = reader.path, reader.content['step'], reader.content.get('extra')
-        self.saved_at = reader.saved_at()
+        self.saved_at = reader.content['saved_at']
         self.chain = [os.path.basename(one.path) for one in [reader] + bases]
         self._locks = locks
         self._values: Dict[str, Union[ReadOnlyTable, ReadOnlyArray]] = {}

@@ -3,15 +3,17 @@ import errno
 import os
 import stat
 from contextlib import contextmanager, suppress
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..base.errors import CheckpointError, SettingError
 from ..base.file_digest import FileDigest
+from ..base.log import get_logger
 from . import folder, manifest, table_files
-from .folder import names
 from .npy_files import FormatError
+
+logger = get_logger(__name__)
 
 #: The number of the layout of a checkpoint; a reader refuses all others.
 FORMAT = 3
@@ -54,7 +56,7 @@ class Reader:
         if not isinstance(outer, dict) or not isinstance(outer.get('content'), dict):
             raise self._damaged(MANIFEST, 'has no content')
         self.content: Dict[str, Any] = outer['content']
-        digest = manifest.digest(manifest.canonical(self.content))
+        digest = manifest.digest(self.content)
         if outer.get('blake2b') != digest:
             raise self._damaged(MANIFEST, 'does not match its digest')
         if self.content.get('format') != FORMAT:
@@ -141,10 +143,6 @@ class Reader:
                 return layers
         raise self._damaged(MANIFEST, 'has a delta of %s without a base' % name)
 
-    def saved_at(self) -> float:
-        """Return the time at which the checkpoint was written, in seconds since 1970."""
-        return float(self.content.get('saved_at') or os.path.getmtime(os.path.join(self.path, MANIFEST)))
-
     def _shard(self, number: int) -> Dict[str, np.ndarray]:
         if self._last[0] == number:
             return self._last[1]
@@ -172,11 +170,29 @@ class Reader:
         for shard, first, last in entry['pieces']:
             low, high = max(start, first), min(stop, last)
             if low < high:
-                elements = self._shard(shard).get(shard_key(name, first))
-                if elements is None or elements.shape != (last - first,):
-                    raise self._damaged(shard_file(shard), 'lacks elements of %s' % name)
+                elements = self._shard(shard)[shard_key(name, first)]
                 result[low - start:high - start] = elements[low - first:high - first]
         return result
+
+
+def newest(directory: str, among: Optional[Sequence[str]] = None) -> Optional[Reader]:
+    """Return the newest whole checkpoint of a directory, or `among` these names; None if there is no checkpoint.
+
+    Raises CheckpointError if the directory cannot be read, or if all its checkpoints are damaged.
+    """
+    problems = []
+    for name in folder.names(directory) if among is None else among:
+        try:
+            reader = Reader(os.path.join(directory, name))
+            reader.verify()
+            return reader
+        except Damaged as problem:
+            problems.append(str(problem))
+            logger.warning('damaged checkpoint: %s; trying the one before', problem)
+    if problems:
+        raise CheckpointError('no checkpoint in %s is whole: %s. Remove the directory to start again'
+                              % (directory, '; '.join(problems)))
+    return None
 
 
 def remaining_bases(directory: str, bases: Sequence[Dict[str, str]]) -> List[Dict[str, str]]:
@@ -185,7 +201,7 @@ def remaining_bases(directory: str, bases: Sequence[Dict[str, str]]) -> List[Dic
     A compacted checkpoint needs no other one.  Only the manifests of the first and of compacted ones are read.  Damaged
     if one is missing.
     """
-    present, needed = set(names(directory)), []
+    present, needed = set(folder.names(directory)), []
     for number, identity in enumerate(bases):
         name = identity['name']
         needed.append(identity)

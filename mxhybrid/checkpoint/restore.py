@@ -124,10 +124,8 @@ def put(trainer: Any, items: List[Item], tables: List[Item], described: Dict[str
         source: Source, workers: Any) -> None:
     """Restore weights, optimizer state and counters, of dynamic `tables` counters only (collective).
 
-    All workers give the same arguments, except `source`: worker 0's has the values.  ``workers.broadcast(array, what)``
-    overwrites a dense array by worker 0's, ``workers.allgather_json(value, what)`` returns the JSON values of all
-    workers, and `workers.together` says whether there are several.  CheckpointError on all workers if the stored state
-    is not of the kind that the optimizer keeps.
+    All workers give the same arguments, except `source`: worker 0's has the values.  CheckpointError on all workers if
+    the stored state is not of the kind that the optimizer keeps.
     """
     trainer_hooks = hooks_of(trainer)
     if trainer_hooks is not None:
@@ -141,31 +139,30 @@ def put(trainer: Any, items: List[Item], tables: List[Item], described: Dict[str
             put_weight(item, shape, _adjacent(source, item.name + '/weight', shape, item.param.dtype))
     start_training(trainer)
     _put_scalars(trainer, items + tables, described)
-    split: List[Tuple[Item, Optional[List[WholeArray]]]] = []
+    split: List[Tuple[Item, Optional[Dict[str, WholeArray]]]] = []
     sharding = None if trainer_hooks is None else trainer_hooks.sharding
     if sharding is not None:
         sharding.prepare([item.key for item in items if item.key is not None and item.param.grad_req != 'null'])
     for item in items:
         if item.key is not None:
-            names = _state_names(item, described)
+            state = _stored_state(item, described, stored)
             if shard_of(item.param) is not None:
-                split.append((item, None if names is None else [
-                    WholeArray(tuple(stored[name]['shape']), np.dtype(stored[name]['dtype']), None)
-                    for name in names]))
+                split.append((item, state))
             elif table_route(trainer, item) is None:
-                _put_state(trainer, item, names, stored, source, workers.broadcast)
+                _put_state(trainer, item, state, source, workers)
                 if sharding is not None:
                     sharding.note_whole_states([item.key])
             else:
-                _put_table(trainer, item, names, stored, source)
-    put_states(trainer, split, lambda item, slot, whole: _adjacent(
-        source, '%s/state%d' % (item.name, slot), whole.shape, whole.dtype), workers.allgather_json)
+                _put_table(trainer, item, state, stored, source)
+    put_states(trainer, split, lambda name, whole: _adjacent(source, name, whole.shape, whole.dtype), workers)
 
 
-def _state_names(item: Item, described: Dict[str, Any]) -> Optional[List[str]]:
-    """Return the names of the arrays of an item's state, None for no state."""
+def _stored_state(item: Item, described: Dict[str, Any], stored: Dict[str, Any]) -> Optional[Dict[str, WholeArray]]:
+    """Return the arrays of an item's state by name, None for no state."""
     count = described['parameters'][item.name]['state']
-    return None if count is None else ['%s/state%d' % (item.name, slot) for slot in range(count)]
+    names = ['%s/state%d' % (item.name, slot) for slot in range(count or 0)]
+    return None if count is None else {
+        name: WholeArray(tuple(stored[name]['shape']), np.dtype(stored[name]['dtype'])) for name in names}
 
 
 def _adjacent(source: Source, name: str, shape: Tuple[int, ...], dtype: Any) -> Callable[[int, int], np.ndarray]:
@@ -238,13 +235,10 @@ def _set_scalars(instance: Any, values: Dict[str, Any], label: str) -> List[str]
     return changed
 
 
-def _stored_shapes(names: List[str], stored: Dict[str, Any]) -> List[Tuple[int, ...]]:
-    return [tuple(stored[name]['shape']) for name in names]
-
-
-def _maker(item: Item, optimizer: Any, stored_shapes: List[Tuple[int, ...]],
+def _maker(item: Item, optimizer: Any, state: Dict[str, WholeArray],
            shapes_by: Callable[[Any], List[Tuple[int, ...]]]) -> Any:
     """Return the optimizer that makes state of the stored shapes, see `maker_of`; CheckpointError if none does."""
+    stored_shapes = [whole.shape for whole in state.values()]
     maker = maker_of(stored_shapes, optimizer, shapes_by)
     shapes = shapes_by(maker)
     if shapes != stored_shapes:
@@ -252,18 +246,18 @@ def _maker(item: Item, optimizer: Any, stored_shapes: List[Tuple[int, ...]],
     return maker
 
 
-def _put_table(trainer: Any, item: Item, names: Optional[List[str]], stored: Dict[str, Any], source: Source) -> None:
+def _put_table(trainer: Any, item: Item, state: Optional[Dict[str, WholeArray]], stored: Dict[str, Any],
+               source: Source) -> None:
     """Fill a table with rows and state (collective)."""
     route, optimizer = table_route(trainer, item), trainer.optimizer
     route.forget_optimizer()
     table_width = row_width(stored[item.name + '/weight']['shape'])
     route.write_weight(_rows(source, item.name + '/weight', table_width, table_width, route.dtype))
-    if names is None:
+    if state is None:
         return
-    shapes = _stored_shapes(names, stored)
-    maker = _maker(item, optimizer, shapes, route.state_shapes)
-    route.write_state(maker, optimizer, [_rows(source, name, row_width(shape), table_width, route.dtype)
-                                         for name, shape in zip(names, shapes)])
+    maker = _maker(item, optimizer, state, route.state_shapes)
+    route.write_state(maker, optimizer, [_rows(source, name, row_width(whole.shape), table_width, route.dtype)
+                                         for name, whole in state.items()])
 
 
 def _rows(source: Source, name: str, width: int, table_width: int, dtype: Any) -> Callable[[np.ndarray], np.ndarray]:
@@ -276,13 +270,13 @@ def _rows(source: Source, name: str, width: int, table_width: int, dtype: Any) -
     return values
 
 
-def _put_state(trainer: Any, item: Item, names: Optional[List[str]], stored: Dict[str, Any], source: Source,
-               broadcast: Callable[[Any, str], None]) -> None:
+def _put_state(trainer: Any, item: Item, state: Optional[Dict[str, WholeArray]], source: Source,
+               workers: Any) -> None:
     """Give every worker the state of a parameter that it updates itself (collective)."""
     updaters = trainers.updaters_of(trainer)
     for updater in updaters:
         drop_state(updater, item.key)
-    if names is None:
+    if state is None:
         return
     with uncounted_reads(trainer):
         weights = trainers.arrays_of(item.param)
@@ -290,14 +284,14 @@ def _put_state(trainer: Any, item: Item, names: Optional[List[str]], stored: Dic
     def shapes_by(maker: Any) -> List[Tuple[int, ...]]:
         return [tuple(array.shape) for array in state_arrays(maker.create_state_multi_precision(item.key, weights[0]))]
 
-    maker = _maker(item, trainer.optimizer, _stored_shapes(names, stored), shapes_by)
+    maker = _maker(item, trainer.optimizer, state, shapes_by)
     templates = [maker.create_state_multi_precision(item.key, weight) for _, weight in zip(updaters, weights)]
     arrays: List[List[Any]] = [[] for _ in templates]
-    for slot, (name, like) in enumerate(zip(names, state_arrays(templates[0]))):
+    for slot, (name, like) in enumerate(zip(state, state_arrays(templates[0]))):
         value, view = _empty_like(like)
         source.fill(view, name)
         if value.stype == 'default':
-            broadcast(value, 'checkpoint.state')
+            workers.broadcast(value, 'checkpoint.state')
         for template, copies in zip(templates, arrays):
             copies.append(value.copyto(state_arrays(template)[slot].context))
     for updater, template, copies in zip(updaters, templates, arrays):

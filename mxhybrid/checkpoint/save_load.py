@@ -1,20 +1,8 @@
 """Saves a training to checkpoints, and resumes it from the newest whole one, on any number of processes.
 
-::
-
-    checkpoint = mxhybrid.checkpoint.load('checkpoints', net, trainer)     # None the first time
-    for step in range(checkpoint.step if checkpoint else 0, STEPS):
-        ...                                                        # forward, backward
-        trainer.step(batch_size)
-        if (step + 1) % 1000 == 0:
-            mxhybrid.checkpoint.save('checkpoints', net, trainer, step + 1, extra={'epoch': epoch})
-
-All workers make both calls.  Worker 0 writes and reads; its errors are raised on all workers.  See
-:mod:`mxhybrid.checkpoint.files` for the files, and :mod:`mxhybrid.checkpoint.collect` for their content.
-
-A checkpoint does not depend on the numbers of workers, servers, hosts and partitions, nor on routes.  It does not have
-MXNet's random state, which cannot be read: seed by the step, or draw from a generator of your own and put its state
-into `extra`.  Statistics that every worker keeps for itself, such as those of BatchNorm, are worker 0's.
+Worker 0 writes and reads; its errors are raised on all workers.  See docs/checkpoints.md for an example and for what a
+checkpoint has, :mod:`mxhybrid.checkpoint.files` for its files, and :mod:`mxhybrid.checkpoint.collect` for their
+content.
 """
 import contextlib
 import os
@@ -34,7 +22,7 @@ from ..native.trainers import has_values
 from . import collect, files, folder, manifest, restore
 from .background import ArrayCopies, saves_in_background
 from .dynamic_tables import TableSave, misfit_of_tables, put_tables, split_off_tables, stored_tables, take_first_values
-from .newest import NewestCheckpoint
+from .reader import Reader, newest
 from .split_weights import Gathering
 from .workers import on_worker_0, start_training, workers_of
 
@@ -111,7 +99,7 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
     trainer_hooks = hooks_of(trainer)
     if trainer_hooks is not None:
         trainer_hooks.consistency.check_last_step()
-    gathering = Gathering(trainer, items, workers.allgather_json)
+    gathering = Gathering(trainer, items, workers)
     directory = os.path.abspath(os.fspath(directory))
 
     table_save, opened = TableSave(trainer, tables, directory), contextlib.ExitStack()
@@ -144,7 +132,6 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
         def finish() -> str:
             for array in arrays:
                 writer.add(array.name, array.shape, array.dtype, array.pieces())
-            table_save.finish()
             table_save.add(writer)
             with contextlib.nullcontext() if wait else folder.locked(directory):
                 path = writer.commit(int(step), content, keep, table_save.bases)
@@ -189,20 +176,23 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
     ------
     CheckpointError
         No checkpoint is whole, none can be read, it belongs to another model, or an earlier save with ``wait=False``
-        has failed (raised on all workers).  If the
-        message says that the load failed after a part was restored, weights are partly restored.
+        has failed (raised on all workers).  If the message says that the load failed after a part was restored, weights
+        are partly restored.
     """
     items, tables = split_off_tables(trainer, collect.items_of(net, trainer))
     saves_in_background.settle()
     workers = workers_of(trainer)
     directory = os.path.abspath(os.fspath(directory))
-    checkpoint = NewestCheckpoint(directory)  # worker 0 alone looks for it and reads it
-    source = restore.Source(None if workers.rank else lambda *piece: checkpoint.reader.read(*piece))
+    readers: List[Reader] = []  # worker 0 alone looks for the checkpoint and reads it
+    source = restore.Source(None if workers.rank else lambda *piece: readers[0].read(*piece))
 
     def find() -> Any:
-        if not checkpoint.find():
+        reader = None
+        if folder.names(directory):
+            reader = newest(directory, locks.enter_context(folder.kept(directory)))
+        if reader is None:
             return None
-        reader = checkpoint.reader
+        readers.append(reader)
         content = reader.content
         described = content.get('trainer')
         stored = {name: {'shape': entry['shape'], 'dtype': entry['dtype']} for name, entry in content['arrays'].items()}
@@ -218,14 +208,14 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
             raise CheckpointError('%s, after a part was restored: weights and state are partly those of the '
                                   'checkpoint. Load a checkpoint before training goes on' % source.problem)
 
-    with checkpoint, mx.autograd.pause(), uncounted_reads(trainer):
+    with contextlib.ExitStack() as locks, mx.autograd.pause(), uncounted_reads(trainer):
         outcome = on_worker_0(workers, 'load', find)
         if outcome is None:
             return None
         step, extra, path, described, stored, found_tables = outcome
         take_first_values(tables, found_tables)
         restore.put(trainer, items, tables, described, stored, source, workers)
-        put_tables(trainer, tables, found_tables, workers, lambda: checkpoint.reader, source.fail)
+        put_tables(trainer, tables, found_tables, workers, lambda: readers[0], source.fail)
         on_worker_0(workers, 'load', end)
     if workers.rank == 0:
         logger.info('resumed from step %d: %s', step, path)

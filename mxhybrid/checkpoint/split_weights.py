@@ -16,55 +16,52 @@ from ..native.arrays import array_digest, host_view
 from ..native.optimizer_state import counts_of, drop_state, maker_of, put_state, state_arrays
 from ..native.optimizers import name_of
 
-#: Returns the JSON values of all workers on every worker: ``exchange(value, what)``.
-Exchange = Callable[[Any, str], List[Any]]
-
 
 class WholeArray(NamedTuple):
-    """Shape and type of a whole array, and this worker's shard of it, None for none."""
+    """Shape and type of a whole array."""
 
     shape: Tuple[int, ...]
     dtype: np.dtype
-    shard: Any
 
 
 class Gathering:
     """Collects the shards of all sharded weights of `items` on worker 0 (collective).
 
-    All workers make it, and call :meth:`finish` in the end.  Before that worker 0 may read :meth:`pieces`: first the
-    sharded states of whole weights, then sharded weights, both in the order of `items`, and weights before their state.
+    All workers make it, and call :meth:`finish` in the end.  Before that worker 0 may read the pieces of `arrays`, in
+    their order.
     """
 
-    def __init__(self, trainer: Any, items: List[Any], exchange: Exchange):
+    def __init__(self, trainer: Any, items: List[Any], workers: Any):
         optimizer = trainer.optimizer
         #: Number of updates of the optimizer, the largest of all workers.
         self.num_update = int(optimizer.num_update)
-        #: Number of updates by name, None before the first.
+        #: Number of updates of the sharded weights by name, None before the first.
         self.counts: Dict[str, Optional[int]] = {}
-        #: The weight, and its state, by name; None before the first update.
-        self.weights: Dict[str, WholeArray] = {}
+        #: The sharded states by the name of the weight, None before the first update.
         self.states: Dict[str, Optional[List[WholeArray]]] = {}
-        self._pieces: Dict[Any, Iterator[np.ndarray]] = {}
+        #: The name of each array, and its pieces (worker 0 only).
+        self.arrays: List[Tuple[str, WholeArray, Iterator[np.ndarray]]] = []
         self._add_sharded_states(trainer, items)
         items = [item for item in items if shard_of(item.param) is not None]
         if not items:
             return
-        everyone = exchange([self.num_update, [_shard_record(trainer, item) for item in items]], 'checkpoint.shards')
+        records_here = [_shard_record(trainer, item) for item in items]
+        everyone = workers.allgather_json([self.num_update, records_here], 'checkpoint.shards')
         self.num_update = max(num_update for num_update, _ in everyone)
         for item, *records in zip(items, *(worker_records for _, worker_records in everyone)):
             self._add(trainer, item, [record for record in records if record is not None])
 
     def _add(self, trainer: Any, item: Any, records: List[Dict[str, Any]]) -> None:
         shard: Any = shard_of(item.param)
-        count, shapes = combined(item.name, name_of(trainer.optimizer), records)
-        self.counts[item.name] = count
-        self.weights[item.name] = WholeArray(tuple(shard.whole_shape), np.dtype(item.param.dtype), _value(item))
-        state = _state(trainer, item)
+        self.counts[item.name], shapes = combined(item.name, name_of(trainer.optimizer), records)
+        weight, state = WholeArray(tuple(shard.whole_shape), np.dtype(item.param.dtype)), _state(trainer, item)
+        self.arrays.append((item.name + '/weight', weight, shard.gather(_value(item), weight.shape, weight.dtype)))
         self.states[item.name] = None if shapes is None else [
-            WholeArray(tuple(shape), np.dtype(dtype), None if state is None else state[slot])
-            for slot, (shape, dtype) in enumerate(shapes)]
-        for slot, array in enumerate([self.weights[item.name]] + (self.states[item.name] or [])):
-            self._pieces[item.name, slot] = shard.gather(array.shard, array.shape, array.dtype)
+            WholeArray(tuple(shape), np.dtype(dtype)) for shape, dtype in shapes]
+        for slot, whole in enumerate(self.states[item.name] or []):
+            array = None if state is None else state[slot]
+            self.arrays.append(('%s/state%d' % (item.name, slot), whole,
+                                shard.gather(array, whole.shape, whole.dtype)))
 
     def _add_sharded_states(self, trainer: Any, items: List[Any]) -> None:
         trainer_hooks = hooks_of(trainer)
@@ -76,17 +73,14 @@ class Gathering:
         for item in items:
             record = records[item.key]
             self.states[item.name] = None if record is None else [
-                WholeArray(tuple(shape), np.dtype(dtype), None) for shape, dtype in record['arrays']]
-            for slot, array in enumerate(self.states[item.name] or []):
-                self._pieces[item.name, slot + 1] = sharding.gather(item.key, slot, array.shape, array.dtype)
-
-    def pieces(self, name: str, slot: int) -> Iterator[np.ndarray]:
-        """Return the pieces of the weight, `slot` 0, or of an array of its state (worker 0 only)."""
-        return self._pieces[name, slot]
+                WholeArray(tuple(shape), np.dtype(dtype)) for shape, dtype in record['arrays']]
+            for slot, whole in enumerate(self.states[item.name] or []):
+                self.arrays.append(('%s/state%d' % (item.name, slot), whole,
+                                    sharding.gather(item.key, slot, whole.shape, whole.dtype)))
 
     def finish(self) -> None:
         """Take part in worker 0's reads; worker 0 reads the pieces that are left, so that the other workers go on."""
-        for pieces in self._pieces.values():
+        for _, _, pieces in self.arrays:
             for _ in pieces:
                 pass
 
@@ -148,31 +142,31 @@ def put_weight(item: Any, shape: Tuple[int, ...], rows: Callable[[int, int], np.
     shard.scatter(rows, _value(item), shape, item.param.dtype)
 
 
-def put_states(trainer: Any, work: List[Tuple[Any, Optional[List[WholeArray]]]],
-               rows: Callable[[Any, int, WholeArray], Callable[[int, int], np.ndarray]], exchange: Exchange) -> None:
+def put_states(trainer: Any, work: List[Tuple[Any, Optional[Dict[str, WholeArray]]]],
+               rows: Callable[[str, WholeArray], Callable[[int, int], np.ndarray]], workers: Any) -> None:
     """Give all workers their shards of state (collective).
 
-    `work` has items, and shapes and types of the whole arrays of their state, None for no state; ``rows(item, slot,
-    whole)`` returns the rows on worker 0.  CheckpointError on all workers if the optimizer keeps other state.
+    `work` has items, and the whole arrays of their state by name, None for no state; ``rows(name, whole)`` returns the
+    rows on worker 0.  CheckpointError on all workers if the optimizer keeps other state.
     """
     if not work:
         return
     updater = trainers.updaters_of(trainer)[0]
     for item, _ in work:
         drop_state(updater, item.key)
-    templates = {item.name: _template(trainer, item, wholes) for item, wholes in work if wholes is not None}
+    templates = {item.name: _template(trainer, item, list(state.values())) for item, state in work if state is not None}
     first_problem = next((problem for problem, _ in templates.values() if problem), '')
-    problems = [problem for problem in exchange(first_problem, 'checkpoint.fits') if problem]
+    problems = [problem for problem in workers.allgather_json(first_problem, 'checkpoint.fits') if problem]
     if problems:
         raise CheckpointError(problems[0])
-    for item, wholes in work:
+    for item, state in work:
         shard = shard_of(item.param)
-        if shard is None or wholes is None:
+        if shard is None or state is None:
             continue
         _, template = templates[item.name]
-        arrays = [None] * len(wholes) if not shard.holds else state_arrays(template)
-        for slot, (whole, array) in enumerate(zip(wholes, arrays)):
-            shard.scatter(rows(item, slot, whole), array, whole.shape, whole.dtype)
+        arrays = [None] * len(state) if not shard.holds else state_arrays(template)
+        for (name, whole), array in zip(state.items(), arrays):
+            shard.scatter(rows(name, whole), array, whole.shape, whole.dtype)
         if shard.holds:
             put_state(updater, item.key, template, arrays)
 

@@ -5,18 +5,12 @@
     00000003-step-600/
         manifest.json
         table-00000/
-            0/                  a part: the rows of a partition, or of any other set of keys
-                keys.npy        int64, sorted
-                rows.npy        (rows, width)
-                state0.npy      (rows, width of the state), and so on: one for each array of the optimizer's state
-                used.npy        whatever else the table keeps for each row, such as the clock at its last update
-                removed.npy     keys of rows that expired since the checkpoint before, in a delta
-                waiting.npy     keys that wait for admission, and sightings.npy, see mxhybrid.row_store.row_files;
-                                those of the newest checkpoint count
+            0/          a part: the rows of a partition, or of any other set of keys
+                keys.npy, rows.npy, state0.npy and so on, see mxhybrid.row_store.row_files
 
 No key is in two parts of a checkpoint.  In a delta, a table has the rows that changed since the checkpoint before, and
-the manifest says so; the rest is read from that one.  A row that no file has is its first value, a function of seed and
-key, see :mod:`mxhybrid.checkpoint.philox`.
+the manifest says so; the rest is read from that one, but keys that wait for admission only from the newest checkpoint.
+A row that no file has is its first value, a function of seed and key, see :mod:`mxhybrid.checkpoint.philox`.
 """
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -88,21 +82,14 @@ class Part:
         self.removed = np.zeros(0, np.int64)
         if entry['removed']:
             self.removed = _mapped(path, _REMOVED, entry, np.int64, (entry['removed'],))
-        self.columns: Dict[str, np.ndarray] = {}
-        widths = {'state%d' % slot: width for slot, width in enumerate(description.state_widths)}
-        widths[_ROWS] = description.width
+        self.columns = {name: _mapped(path, name, entry, dtype, (entry['rows'], width))
+                        for name, (dtype, width) in columns_of(description).items()}
         for name in entry['files']:
-            if name in widths:
-                dtype = description.kept_dtype if name == _ROWS else np.dtype(description.dtype)
-                self.columns[name] = _mapped(path, name, entry, dtype, (entry['rows'], widths[name]))
-            elif name not in (_KEYS, _REMOVED, *dict(WAITING_FILES)):
+            if name not in (_KEYS, _REMOVED, *self.columns, *dict(WAITING_FILES)):
                 self.columns[name] = _mapped(path, name, entry, None, (entry['rows'],))
-        missing = sorted(set(widths) - set(self.columns))
-        if missing:
-            raise FormatError('%s lacks %s' % (path, ', '.join(missing)))
 
 
-def _mapped(path: str, name: str, entry: Dict[str, Any], dtype: Any, shape: Tuple[int, ...]) -> np.ndarray:
+def _mapped(path: str, name: str, entry: Dict[str, Any], dtype: Any, shape: Tuple[Any, ...]) -> np.ndarray:
     file = os.path.join(path, name + '.npy')
     if name not in entry['files']:
         raise FormatError('%s is not in the manifest' % file)
@@ -127,7 +114,6 @@ class PartWriter(ContextManager['PartWriter']):
         self._keys = ArrayWriter(os.path.join(path, _KEYS + '.npy'), np.int64)
         self._columns = {name: ArrayWriter(os.path.join(path, name + '.npy'), dtype, width)
                          for name, (dtype, width) in columns.items()}
-        self._path = path
 
     def __exit__(self, *exception: Any) -> None:
         for writer in [self._keys, *self._columns.values()]:
@@ -143,11 +129,6 @@ class PartWriter(ContextManager['PartWriter']):
         self._keys.append(keys)
         for name, writer in self._columns.items():
             writer.append(columns[name])
-
-    def remove(self, keys: np.ndarray) -> None:
-        """Write the keys that the part takes away from older checkpoints, once."""
-        with ArrayWriter(os.path.join(self._path, _REMOVED + '.npy'), np.int64) as writer:
-            writer.append(keys)
 
 
 def columns_of(description: TableDescription) -> Columns:

@@ -16,8 +16,7 @@ def __getattr__(name):
     """Import the module of a name of the folder at its first use."""
     if name not in _LATER:
         raise AttributeError('module %r has no attribute %r' % (__name__, name))
-    globals()[name] = getattr(_importlib.import_module('.' + _LATER[name], __name__), name)
-    return globals()[name]
+    return getattr(_importlib.import_module('.' + _LATER[name], __name__), name)
 
 
 def __dir__():

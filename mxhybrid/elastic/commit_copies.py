@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import time
+from pathlib import Path
 from typing import Any, BinaryIO, Dict, List
 
 from ..checkpoint import folder
@@ -37,12 +38,8 @@ def _read_line(stream: BinaryIO) -> Any:
 
 def _files_of(path: str) -> List[List[Any]]:
     """Return the path inside of the commit, and the bytes, of each of its files."""
-    files = []
-    for directory, _, names in os.walk(path):
-        for name in names:
-            file = os.path.join(directory, name)
-            files.append([os.path.relpath(file, path), os.path.getsize(file)])
-    return files
+    files = filter(Path.is_file, Path(path).rglob('*'))
+    return [[str(file.relative_to(path)), file.stat().st_size] for file in files]
 
 
 def send_commits(path: str, address: List[Any], secret: str, generation: int) -> int:

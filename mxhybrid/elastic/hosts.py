@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..base.errors import SettingError
 from ..base.log import get_logger
@@ -42,34 +42,27 @@ def parse_hosts(words: List[str], slots: int, source: str) -> List[Host]:
 
 
 class Discovery:
-    """The hosts that a script prints, one a line; a thread runs it each second.
+    """The hosts that a script prints, one a line; a thread runs it each second.  Without a script, fixed hosts.
 
     While the script fails, takes too long or prints no host, the last list counts, with a warning.
     """
 
-    def __init__(self, script: str, slots: int, changed: Callable[[], None]):
+    def __init__(self, script: str, slots: int, changed: Callable[[], None], fixed: Sequence[Host] = ()):
         self._script, self._slots, self._changed = script, slots, changed
-        self._hosts: List[Host] = []
-        self._problem = ''
+        #: The hosts that the script printed last, or the fixed ones.
+        self.hosts: List[Host] = [] if script else list(fixed)
+        #: A sentence about the last run of the script, '' if it printed hosts.
+        self.problem = ''
         self._closed = threading.Event()
         self._process: Optional['subprocess.Popen[str]'] = None
         self._thread = threading.Thread(target=self._run, name='mxhybrid-discovery', daemon=True)
 
     def start(self) -> 'Discovery':
         """Run the script once, then begin to run it in a thread."""
-        self._look()
-        self._thread.start()
+        if self._script:
+            self._look()
+            self._thread.start()
         return self
-
-    @property
-    def hosts(self) -> List[Host]:
-        """The hosts that the script printed last."""
-        return self._hosts
-
-    @property
-    def problem(self) -> str:
-        """A sentence about the last run of the script, '' if it printed hosts."""
-        return self._problem
 
     def close(self) -> None:
         """Run the script no more, and end it."""
@@ -87,7 +80,7 @@ class Discovery:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def _look(self) -> None:
-        problem, hosts = '', self._hosts
+        problem, hosts = '', self.hosts
         try:
             with subprocess.Popen([self._script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   universal_newlines=True, start_new_session=True) as self._process:
@@ -107,11 +100,11 @@ class Discovery:
             problem = str(error)
         if problem:
             problem = '--host-discovery-script %s: %s' % (self._script, problem)
-            if problem != self._problem and not self._closed.is_set():
-                logger.warning('%s: the hosts stay %s', problem, ', '.join(host.name for host in self._hosts) or 'none')
-        self._problem = problem
-        if not problem and hosts != self._hosts:
-            self._hosts = hosts
+            if problem != self.problem and not self._closed.is_set():
+                logger.warning('%s: the hosts stay %s', problem, ', '.join(host.name for host in self.hosts) or 'none')
+        self.problem = problem
+        if not problem and hosts != self.hosts:
+            self.hosts = hosts
             self._changed()
 
 

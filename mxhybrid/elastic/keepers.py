@@ -16,7 +16,6 @@ from ..messaging.sealed import new_secret
 #: Seconds for a keeper to start, over ssh, too.
 START_S = 30.0
 _PING_S = 2.0
-_MODULE = 'mxhybrid.elastic.keeper'
 _SSH = ['ssh', '-o', 'BatchMode=yes', '-o', 'StrictHostKeyChecking=no', '-o', 'ConnectTimeout=10',
         '-o', 'ServerAliveInterval=3', '-o', 'ServerAliveCountMax=3']
 
@@ -90,18 +89,9 @@ class KeeperProcess:
 
 
 class Keepers:
-    """The keepers of the hosts of a job.
+    """The keepers of the hosts of a job, whose name no other job has.
 
-    Parameters
-    ----------
-    job : str
-        A name that no other job has.
-    interface : str
-        Network interface by which keepers copy commits, '' for the one of the host's name.
-    ssh : list of str
-        Options of ssh, such as a port.
-    on_message : callable
-        See :class:`KeeperProcess`.
+    They copy commits by a network `interface`, '' for the one of the host's name.
     """
 
     def __init__(self, job: str, interface: str, ssh: List[str], on_message: Callable[[Any, Any], None]):
@@ -160,7 +150,7 @@ class Keepers:
             keeper.wait(5.0)
 
     def _command(self, host: str) -> List[str]:
-        program = [sys.executable, '-m', _MODULE]
+        program = [sys.executable, '-m', 'mxhybrid.elastic.keeper']
         if is_this_host(host):
             return program
         path = shlex.quote(os.environ.get('PYTHONPATH', ''))

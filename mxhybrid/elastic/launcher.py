@@ -67,24 +67,14 @@ class Options:
     standby: bool = False
 
 
-@dataclass
-class _Standby:
-    """The command of the next generation, which was started before it is needed."""
-
-    hosts: List[Host]
-    process: 'subprocess.Popen[bytes]'
-
-
 class ElasticLauncher:
     """Runs a job in generations; ``command(hosts)`` returns the command line for these hosts."""
 
     def __init__(self, options: Options, command: Callable[[List[Host]], List[str]]):
         self._options, self._command = options, command
         self._events: 'queue.Queue[Tuple[str, Any, Any]]' = queue.Queue()
-        self._discovery: Optional[Discovery] = None
-        if options.discovery_script:
-            self._discovery = Discovery(options.discovery_script, options.slots_per_host,
-                                        lambda: self._events.put(('hosts', None, None)))
+        self._discovery = Discovery(options.discovery_script, options.slots_per_host,
+                                    lambda: self._events.put(('hosts', None, None)), options.hosts)
         self._cooldowns = Cooldowns(options.cooldown_s)
         job = secrets.token_hex(8)
         self._environment = dict(os.environ, **{KEEPER: job})
@@ -93,7 +83,8 @@ class ElasticLauncher:
         self._stopped: Optional[int] = None
         self._process: Optional['subprocess.Popen[bytes]'] = None
         self._generation = self._last_generation = -1
-        self._standby: Optional[_Standby] = None
+        #: The hosts and the command of the next generation, which was started before it is needed.
+        self._standby: Optional[Tuple[List[Host], 'subprocess.Popen[bytes]']] = None
         #: Commands that stood by and are not needed: their workers end when the next generation begins.
         self._unneeded: List['subprocess.Popen[bytes]'] = []
         self._order: List[str] = []
@@ -132,12 +123,10 @@ class ElasticLauncher:
         former = {number: signal.signal(number, self._stop) for number in STOP_SIGNALS
                   if signal.getsignal(number) != signal.SIG_IGN}  # nohup, or a job in a script's background
         try:
-            if self._discovery is not None:
-                self._discovery.start()
+            self._discovery.start()
             return self._run()
         finally:
-            if self._discovery is not None:
-                self._discovery.close()
+            self._discovery.close()
             self._end_standby()
             self._keepers.close()
             for number, handler in former.items():
@@ -187,9 +176,8 @@ class ElasticLauncher:
 
     def _known(self) -> List[Host]:
         """Return the hosts that are not left out, in the order of the last generation, new ones at the end."""
-        hosts = self._options.hosts if self._discovery is None else self._discovery.hosts
         order = {name: place for place, name in enumerate(self._order)}
-        return sorted(self._cooldowns.without(hosts), key=lambda host: order.get(host.name, len(order)))
+        return sorted(self._cooldowns.without(self._discovery.hosts), key=lambda host: order.get(host.name, len(order)))
 
     def _choose(self) -> Tuple[List[Host], str]:
         """Return the hosts to use, none if there are too few, and why the script cannot run on them, '' if it can.
@@ -218,13 +206,12 @@ class ElasticLauncher:
                 for name in absent:
                     self._leave_out(name, 'its keeper does not start')
                 continue
-            hosts = options.hosts if self._discovery is None else self._discovery.hosts
             known = self._known()
             state = problem or '%d of at least %d workers have a place, on %s%s' % (
                 sum(host.slots for host in known), options.min_np, ', '.join(host.name for host in known) or 'no host',
-                '; %s' % self._discovery.problem if self._discovery is not None and self._discovery.problem else '')
-            wait_s = self._cooldowns.next_s(hosts)
-            if problem and not ('' in self._problems.values() and (self._discovery or wait_s)):
+                '; %s' % self._discovery.problem if self._discovery.problem else '')
+            wait_s = self._cooldowns.next_s(self._discovery.hosts)
+            if problem and not ('' in self._problems.values() and (options.discovery_script or wait_s)):
                 logger.error('%s', problem)
                 return []
             left_s = deadline - time.monotonic()
@@ -270,7 +257,6 @@ class ElasticLauncher:
             self._handle_one(_PING_S)
             if self._deadline is not None and time.monotonic() > self._deadline:
                 self._out_of_time()
-        assert self._process is not None
         self._process = None
         if self._status:
             self._keepers.tell_all('ask')
@@ -295,22 +281,23 @@ class ElasticLauncher:
         """Start the next generation on the same hosts, once; its workers wait."""
         if self._options.standby and self._standby is None:
             self._last_generation += 1
-            self._standby = _Standby(self._used, self._start(self._last_generation, **{STANDBY: '1'}))
+            self._standby = self._used, self._start(self._last_generation, **{STANDBY: '1'})
 
     def _take_standby(self) -> Optional['subprocess.Popen[bytes]']:
         """Return the command that stands by, if it can be used on the hosts of this generation."""
         standby, self._standby = self._standby, None
         if standby is None:
             return None
-        if standby.hosts == self._used and standby.process.poll() is None:
-            return standby.process
-        self._unneeded.append(standby.process)
+        hosts, process = standby
+        if hosts == self._used and process.poll() is None:
+            return process
+        self._unneeded.append(process)
         return None
 
     def _end_standby(self) -> None:
         """Let workers that stand by end, and wait for that."""
         if self._standby is not None:
-            self._unneeded.append(self._standby.process)
+            self._unneeded.append(self._standby[1])
         if self._unneeded:
             self._keepers.tell_all('generation', number=self._last_generation + 1, next_address=None)
         for process in self._unneeded:

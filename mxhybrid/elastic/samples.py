@@ -19,7 +19,6 @@ _BLOCK = 1 << 14
 #: The constants of splitmix64 (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
 _STEP, _FIRST_FACTOR, _SECOND_FACTOR = (
     np.uint64(value) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-_LAST_BATCHES = ('keep', 'rollover')
 
 
 class Samples:
@@ -62,7 +61,7 @@ class Samples:
         for name, value, least, most in (('length', length, 1, 1 << 62), ('batch', batch, 1, 1 << 31),
                                          ('seed', seed, 0, (1 << 63) - 1)):
             _check(name, value, least, most)
-        if last_batch not in _LAST_BATCHES:
+        if last_batch not in ('keep', 'rollover'):
             raise InputError("Samples: last_batch=%r: give 'keep' or 'rollover'" % (last_batch,))
         self._length, self._batch, self._seed = int(length), int(batch), int(seed)
         self._rolls = last_batch == 'rollover'

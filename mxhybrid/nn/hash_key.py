@@ -1,6 +1,6 @@
 """Keys of dynamic tables from strings, integers and tuples of them."""
 import struct
-from typing import Any, List
+from typing import Any
 
 import xxhash
 
@@ -45,30 +45,24 @@ def hash_key(*parts: Any) -> int:
     """
     if not parts:
         raise InputError('hash_key: give at least one int, str, bytes or tuple')
-    encoded: List[bytes] = []
-    for part in parts:
-        _encode(part, encoded)
-    number = xxhash.xxh3_64_intdigest(b''.join(encoded))
+    number = xxhash.xxh3_64_intdigest(b''.join(map(_encoded, parts)))
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def _encode(part: Any, encoded: List[bytes]) -> None:
+def _encoded(part: Any) -> bytes:
     if isinstance(part, str):
         data = part.encode()
-        encoded += [b's', struct.pack('<q', len(data)), data]
-    elif isinstance(part, bytes):
-        encoded += [b'b', struct.pack('<q', len(part)), part]
-    elif isinstance(part, tuple):
-        encoded += [b't', struct.pack('<q', len(part))]
-        for item in part:
-            _encode(item, encoded)
-    elif _is_integer(part):
-        if not -(1 << 63) <= int(part) < 1 << 63:
-            raise InputError('hash_key: %d has more than 64 bits: give it as a str' % part)
-        encoded += [b'i', struct.pack('<q', int(part))]
-    else:
+        return b's' + struct.pack('<q', len(data)) + data
+    if isinstance(part, bytes):
+        return b'b' + struct.pack('<q', len(part)) + part
+    if isinstance(part, tuple):
+        return b't' + struct.pack('<q', len(part)) + b''.join(map(_encoded, part))
+    if not _is_integer(part):
         raise InputError('hash_key: %r is a %s: give int, str, bytes or tuples of them; write a float as text, whose '
                          'digits you choose' % (part, type(part).__name__))
+    if not -(1 << 63) <= int(part) < 1 << 63:
+        raise InputError('hash_key: %d has more than 64 bits: give it as a str' % part)
+    return b'i' + struct.pack('<q', int(part))
 
 
 def _is_integer(part: Any) -> bool:

@@ -11,7 +11,7 @@ from ..kvstore.row_requests import RowRequest, request_rows
 from ..kvstore.table_parameter import TableParameter
 from ..lane.keyed_rows import distinct_keys
 from ..native.trainers import device_of, put_param
-from .bags import Bags, NoGradients, bags_of
+from .bags import Bags, bags_of
 
 #: Names of the arguments of a lookup.
 ARGUMENTS = ('ids', 'offsets', 'combine', 'weights', 'padding')
@@ -59,8 +59,14 @@ class TableBlock(Block):
     def __init__(self, rows: Optional[int], width: int, dtype: Any, weight_initializer: Any,
                  options: Dict[str, Any], prefix: Optional[str], params: Any):
         super().__init__(prefix=prefix, params=params)
-        with self.name_scope():
-            self.weight = _parameter(self.params, rows, width, dtype, weight_initializer, options)
+        param = TableParameter(self.params.prefix + 'weight', rows, width, dtype, weight_initializer, options)
+        existing = put_param(self.params, param)  # that of another Block if this one was made with its params
+        if not isinstance(existing, TableParameter) or (
+                (existing.rows, existing.width, existing.dtype, existing.options)
+                != (param.rows, param.width, param.dtype, param.options)):
+            raise InputError('params: %r cannot be shared as %r: give both Blocks the same rows, width, dtype and '
+                             'options' % (existing, param))
+        self.weight = existing
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Call :meth:`forward`; MXNet's Blocks have no keywords."""
@@ -140,10 +146,6 @@ class TableBlock(Block):
         bags = bags_of(param.name, param.rows, ids, offsets, combine, weights, padding)
         return Lookup(bags.ids, bags, context)
 
-    def cast(self, dtype: Any) -> None:
-        """Change the type of the rows, before there are any: float32 or float64."""
-        super().cast(dtype)
-
     def __repr__(self) -> str:
         param = self.weight
         rows = 'any int64' if param.rows is None else param.rows
@@ -194,22 +196,6 @@ def _zeros(param: TableParameter, lookup: Lookup) -> Any:
     if mx.autograd.is_recording():
         zeros.attach_grad()
         if not lookup.bags.has_constant_weights:
-            return NoGradients()(zeros, lookup.bags.weights)[0]
+            weights = lookup.bags.weights.as_in_context(lookup.context).astype(param.dtype)
+            return zeros + mx.nd.zeros_like(weights).sum()
     return zeros
-
-
-def _parameter(params: Any, rows: Optional[int], width: int, dtype: Any, init: Any, options: Dict[str, Any]
-               ) -> TableParameter:
-    """Return the parameter 'weight' of a Block, that of another Block if the Block was made with its params."""
-    name = params.prefix + 'weight'
-    param = TableParameter(name, rows, width, dtype, init, options)
-    existing = put_param(params, param)
-    if existing is param:
-        return param
-    same = isinstance(existing, TableParameter) and (
-        (existing.rows, existing.width, existing.dtype, existing.options)
-        == (param.rows, param.width, param.dtype, param.options))
-    if not same:
-        raise InputError('params: %r cannot be shared as %r: give both Blocks the same rows, width, dtype and options'
-                         % (existing, param))
-    return existing

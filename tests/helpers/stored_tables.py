@@ -49,8 +49,9 @@ class Table:
             with PartWriter(part_path, dict(table_files.columns_of(DESCRIPTION), used=(np.uint32, None))) as part:
                 for piece in np.array_split(keys, 2):
                     part.append(piece, self.columns(piece))
-                if delta and len(removed):
-                    part.remove(removed)
+            if delta and len(removed):
+                with ArrayWriter(os.path.join(part_path, 'removed.npy'), np.int64) as file:
+                    file.append(removed)
             for name, dtype in WAITING_FILES:
                 with ArrayWriter(os.path.join(part_path, name + '.npy'), dtype) as file:
                     file.append(np.full(partition + 1, self.version, dtype))

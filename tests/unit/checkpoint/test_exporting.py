@@ -142,6 +142,19 @@ def test_errors_leave_nothing(tmp_path, monkeypatch, change, keywords, kind, mes
     assert os.listdir(str(tmp_path)) == ['checkpoints']
 
 
+def test_an_error_names_the_type_of_the_table(tmp_path):
+    directory, description = str(tmp_path / 'checkpoints'), DESCRIPTION._replace(dtype='float64', state_widths=[])
+    os.makedirs(directory)
+    with folder.locked(directory), Writer(directory) as writer:
+        path = os.path.join(writer.make_directory('table-00000'), '0')
+        with PartWriter(path, table_files.columns_of(description)) as file:
+            file.append(np.array([7]), {'rows': np.full((1, description.width), np.inf)})
+        writer.add_table('users.weight', description, False, [table_files.seal(path)])
+        writer.commit(1, {}, 3)
+    with pytest.raises(InputError, match='key 7 .* int8 cannot hold: export it as its own type, float64'):
+        export(directory, tmp_path / 'exported', dtype='int8')
+
+
 def test_a_killed_export_is_cleaned_up(tmp_path):
     chain(tmp_path / 'checkpoints')
     left = tmp_path / 'exported.writing'

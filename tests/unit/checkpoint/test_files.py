@@ -13,8 +13,7 @@ from mxhybrid.checkpoint import files as checkpoint_files, folder
 from mxhybrid.checkpoint.files import Writer
 from mxhybrid.checkpoint.folder import kept, locked, names
 from mxhybrid.checkpoint.manifest import plain
-from mxhybrid.checkpoint.newest import NewestCheckpoint, newest
-from mxhybrid.checkpoint.reader import Reader
+from mxhybrid.checkpoint.reader import Reader, newest
 
 from ...helpers.checkpoints import arrays, assert_whole, write
 
@@ -183,19 +182,6 @@ def test_checkpoints_stay_while_they_are_read_and_go_later(tmp_path, monkeypatch
         assert_whole(newest(str(tmp_path), kept_names), 1)
     write(tmp_path, 4, keep=1)
     assert names(str(tmp_path)) == ['00000004-step-4']
-
-
-def test_the_newest_checkpoint_stays_until_it_is_closed(tmp_path):
-    with NewestCheckpoint(str(tmp_path)) as checkpoint:
-        assert not checkpoint.find()
-    write(tmp_path, 1)
-    with NewestCheckpoint(str(tmp_path)) as checkpoint:
-        assert checkpoint.find()
-        write(tmp_path, 2, keep=1)
-        assert checkpoint.reader.path == str(tmp_path / '00000001-step-1')
-        assert_whole(checkpoint.reader, 1)
-    write(tmp_path, 3, keep=1)
-    assert names(str(tmp_path)) == ['00000003-step-3']
 
 
 def test_a_name_that_cannot_be_flushed_leaves_what_was(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from mxhybrid.checkpoint import leftovers
 from mxhybrid.checkpoint.folder import kept, names
-from mxhybrid.checkpoint.newest import newest
+from mxhybrid.checkpoint.reader import newest
 
 from ...helpers.checkpoints import assert_whole, write
 

@@ -12,9 +12,11 @@ from mxnet.contrib.amp.loss_scaler import LossScaler
 
 import mxhybrid
 from mxhybrid import CheckpointError, InputError
-from mxhybrid.checkpoint import collect, files, save_load as checkpoint
+from mxhybrid.checkpoint import collect, files, folder, restore, save_load as checkpoint
 from mxhybrid.checkpoint.reader import Reader
 from mxhybrid.checkpoint.workers import on_worker_0
+
+from ...helpers.checkpoints import write
 
 ROWS, STEPS, SAVED_AT = 20, 8, 4
 
@@ -462,6 +464,23 @@ def test_damage_on_the_way_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(Reader, 'verify', verified)
     with pytest.raises(CheckpointError, match='00001.safetensors has 100 of its .* bytes, after a part'):
         Training().load(tmp_path)
+
+
+def test_a_checkpoint_stays_while_it_is_loaded(tmp_path, monkeypatch):
+    first = Training()
+    first.fit(end=SAVED_AT)
+    first.save(tmp_path)
+    put = restore.put
+
+    def put_after_a_save(*arguments):
+        write(tmp_path, 9, keep=1)
+        assert folder.names(str(tmp_path)) == ['00000002-step-9', '00000001-step-4']
+        put(*arguments)
+
+    monkeypatch.setattr(restore, 'put', put_after_a_save)
+    assert Training(seed=2).load(tmp_path).step == SAVED_AT
+    write(tmp_path, 10, keep=1)
+    assert folder.names(str(tmp_path)) == ['00000003-step-10']
 
 
 def test_momentum_comes_from_the_checkpoint(tmp_path, messages):

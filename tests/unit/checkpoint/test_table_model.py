@@ -19,7 +19,7 @@ from mxhybrid.base.errors import CheckpointError, JobError
 from mxhybrid.checkpoint import dynamic_tables, files, folder
 from mxhybrid.checkpoint.collect import Item
 from mxhybrid.checkpoint.compaction import compact
-from mxhybrid.checkpoint.newest import newest
+from mxhybrid.checkpoint.reader import newest
 from mxhybrid.checkpoint.workers import ALONE, assign_rows
 from mxhybrid.kvstore.local_table import LocalTable
 from mxhybrid.native.optimizer_state import count_update, set_counts, update_count

@@ -68,18 +68,18 @@ def hold_in_restore(path, part, rank):
     """Let worker 0 write the name of the commit, and wait for a file "go", before a part of the commit is restored."""
     owner, name = {'arrays': (restore, 'put'), 'tables': (save_load, 'put_tables'),
                    'rows': (DynamicTable, 'load')}[part]
-    find, restore_part, checkpoints = save_load.NewestCheckpoint.find, getattr(owner, name), []
+    newest, restore_part, readers = save_load.newest, getattr(owner, name), []
 
-    def find_and_note(checkpoint):
-        checkpoints.append(checkpoint)
-        return find(checkpoint)
+    def newest_and_note(*arguments):
+        readers.append(newest(*arguments))
+        return readers[-1]
 
     def held(*arguments):
         if rank == 0 and (part != 'rows' or arguments[1]):  # `load` also drops rows
-            write(path, os.path.basename(checkpoints[-1].reader.path))
+            write(path, os.path.basename(readers[-1].path))
             wait_for(path.with_name('go').exists)
         return restore_part(*arguments)
-    save_load.NewestCheckpoint.find = find_and_note
+    save_load.newest = newest_and_note
     setattr(owner, name, held)
 
 
