@@ -17,7 +17,7 @@ from ..servers.lifecycle import TableSpec, create_table
 from ..servers.partitioning import ROW_OVERHEAD_BYTES
 from ..servers.protocol import ASSIGN
 from .costs import Network, Speed, rate, ring_bytes, server_bytes
-from .replicated import Replica
+from .replica import Replica
 from .row_interfaces import Rows
 from .row_sums import buffer_elements
 

@@ -1,5 +1,5 @@
 """The interface of a table, as routes use it: :class:`mxhybrid.servers.table.Table` has its rows on the servers, and
-:class:`mxhybrid.routes.replicated.Replica` in every worker.
+:class:`mxhybrid.routes.replica.Replica` in every worker.
 
 Any other transport of rows has to implement it.  Besides, routes make dense sums
 (:class:`mxhybrid.comm.collective.Collective`), create tables on servers

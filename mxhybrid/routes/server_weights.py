@@ -10,7 +10,8 @@ from ..servers.lifecycle import TableSpec, create_table
 from ..servers.partitioning import ROW_OVERHEAD_BYTES
 from ..servers.protocol import REPLACE
 from ..servers.table import Table
-from .replicated import Replica, Replicated
+from .replica import Replica
+from .replicated import Replicated
 from .route import Route, RouteContext
 from .rows import count_pulled, fill_outputs, pull_async, pull_each_async, sum_devices
 from .table_weight import TableWeight
