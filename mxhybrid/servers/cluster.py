@@ -25,7 +25,6 @@ from ..native.deliveries import Deliveries
 from ..native.stores import send_command
 from ..telemetry.recorder import AnyRecorder
 from ..telemetry.traffic import Network
-from .client import Client
 from .dynamic_shard import named_table
 from .keys import KeyPool, TableKeys
 from .protocol import MAILBOX_ELEMENTS
@@ -49,16 +48,18 @@ class Place(NamedTuple):
 class ParameterServers:
     """The servers, for a worker: its native store, commands and their answers, keys, and the tables in use.
 
-    `client` is this worker's connection to the servers; None if rows travel by the lane, where only worker 0 has one.
-    Only worker 0 sends commands, as text that `encode_command` makes of name and arguments.  `barrier` waits until all
-    workers call it.
+    `client` is this worker's link by ps-lite; None if `native` is None: if rows travel by the lane, only worker 0 has a
+    native store.  Only worker 0 sends commands, as text that `encode_command` makes of name and arguments.  `barrier`
+    waits until all workers call it.
     """
 
-    def __init__(self, client: Optional[Client], worker_place: Place, barrier: Callable[[], Any], trace: AnyRecorder,
+    def __init__(self, native: Any, worker_place: Place, barrier: Callable[[], Any], trace: AnyRecorder,
                  encode_command: Callable[[str, Dict[str, Any]], str], deliveries: Deliveries):
-        self.trace, self._encode_command, self.deliveries, self.client = trace, encode_command, deliveries, client
+        self.trace, self._encode_command, self.deliveries = trace, encode_command, deliveries
+        link = PsLiteLink(native, trace)
+        self.client = None if native is None else link
         #: The link that carries this worker's rows.
-        self.link: Union[PsLiteLink, Lane] = PsLiteLink(client)
+        self.link: Union[PsLiteLink, Lane] = link
         self.rank, self.num_workers, self.num_servers, self.initialiser, first_key = worker_place
         self.is_root = self.rank == 0
         self.barrier = barrier
