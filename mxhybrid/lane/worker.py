@@ -82,7 +82,6 @@ class Lane:
 
     def open(self, table: Any, number: int, shape: Shape) -> None:
         """Open a table that all agents have."""
-        self.forget(table)
         own_memory = self._library.worker_add_table(self.pointer, number, *shape.for_library())
         for agent, connection in self._agents.items():
             with self._request_lock:
@@ -278,20 +277,16 @@ class Lane:
         self._library.worker_cache_counts(self.pointer, number, counts)
         return counts[0], counts[1]
 
-    def number(self, table: Any) -> Optional[int]:
-        """Return the number of a table on the lane; None if it is not there."""
-        return self._numbers.get(table.index)
-
     def move(self, successor: Any, table: Any) -> None:
         """Let `table` take over the rows that were opened for its successor."""
         self._numbers[table.index] = self._numbers.pop(successor.index)
 
-    def forget(self, table: Any) -> None:
-        """Forget a table (on all workers, with no operation under way)."""
-        number = self._numbers.pop(table.index, None)
-        if number is not None:
-            self._pushed.discard(number)
-            self._library.worker_drop_table(self.pointer, number)
+    def forget(self, table: Any) -> int:
+        """Forget a table (on all workers, with no operation under way), and return its number."""
+        number = self._numbers.pop(table.index)
+        self._pushed.discard(number)
+        self._library.worker_drop_table(self.pointer, number)
+        return number
 
     def close(self) -> None:
         """Close the connections with the agents; no call may follow."""

@@ -165,11 +165,9 @@ class ParameterServers:
     def drop_table(self, table: Any) -> None:
         """Drop a table from the lane (collective); no operation may be under way."""
         assert isinstance(self.link, Lane)
-        number = self.link.number(table)
-        self.link.forget(table)
-        if number is not None:
-            self.barrier()
-            self.command('drop', number=number)
+        number = self.link.forget(table)
+        self.barrier()
+        self.command('drop', number=number)
 
     @property
     def on_lane(self) -> bool:

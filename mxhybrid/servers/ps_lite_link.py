@@ -94,9 +94,6 @@ class PsLiteLink:
         """Wait until the servers have answered all pushes of this worker."""
         mx.nd.waitall()
 
-    def forget(self, table: Any) -> None:
-        """Forget a table: this link keeps nothing for it."""
-
     def close(self) -> None:
         """Close the link; it holds nothing."""
 

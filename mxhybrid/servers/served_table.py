@@ -69,7 +69,3 @@ class ServedTable(OptimizedTable):
 
     def _drop_optimizer(self) -> None:
         self.servers.command('forget_state', table=self.name, keys=self.server_keys)
-
-    def close(self) -> None:
-        """Make the link forget this table, which is not used any more."""
-        self.servers.link.forget(self)

@@ -37,7 +37,6 @@ class Table(ServedTable):
             half_table.family.insert(0, self)
             self.family, self._prefetcher = half_table.family, half_table._prefetcher
         self.former: Dict[int, Partitioning] = {}
-        self._successor: Optional['Table'] = None
         self._started = time.perf_counter()
         self.seconds_to_create = 0.0
 
@@ -48,21 +47,14 @@ class Table(ServedTable):
 
     def successor(self, partitioning: Partitioning) -> 'Table':
         """Return the table that carries rows to new partitions of this one."""
-        if self._successor is None:
-            self._successor = Table(self.servers, self.name, partitioning, self.dtype)
-            self._successor.row_format, self._successor.staleness = self.row_format, self.staleness
-        self._successor._use(partitioning)
-        return self._successor
+        successor = Table(self.servers, self.name, partitioning, self.dtype)
+        successor.row_format, successor.staleness = self.row_format, self.staleness
+        return successor
 
     def move_to(self, partitioning: Partitioning) -> None:
         """Use new partitions, which hold the same rows; see :mod:`mxhybrid.servers.repartition`."""
         self.former[self.partitioning.count] = self.partitioning
         self._use(partitioning)
-
-    def close(self) -> None:
-        """Make the link forget this table, which is not used any more."""
-        for table in self.family + ([self._successor] if self._successor is not None else []):
-            self.servers.link.forget(table)
 
     def _use(self, partitioning: Partitioning, wire_format: Optional[WireFormat] = None) -> None:
         self.partitioning, self.server_keys = partitioning, partitioning.keys
