@@ -179,15 +179,7 @@ class Lane:
                 self._trace.end('rows of ' + table.name, span, 'servers')
         return write
 
-    def delivers(self, table: Any) -> bool:
-        """Return whether :meth:`deliver` can be used: not with a trace, which records when rows arrive."""
-        return not self._trace.enabled
-
-    def deliver(self, table: Any, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int) -> None:
-        """Request rows that an operation of the engine writes to `rows`, the contiguous memory of `array`."""
-        self.deliver_tables([table], [KeyedRows(np.ascontiguousarray(ids, np.int64), None, rows)], array, priority)
-
-    def deliver_tables(self, tables: Sequence[Any], rows: Sequence[KeyedRows], array: Any, priority: int = 0) -> None:
+    def deliver_tables(self, tables: Sequence[Any], rows: Sequence[KeyedRows], array: Any, priority: int) -> None:
         """Request rows of several tables, which one operation of the engine writes to the memory of `array`.
 
         Keys are those of :func:`mxhybrid.lane.keyed_rows.distinct_keys`; the rows of each part are in that memory.

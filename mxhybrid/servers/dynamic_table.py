@@ -122,10 +122,7 @@ class DynamicTable(ServedTable):
         if not self._overwrites:  # the next update removes the rows that are too many
             check_capacity(self.name, keys, self.options.capacity, self.partitions)
         self._prefetcher.before_push(keys if self.lag else None)
-        if not self.staleness:
-            # After a push the host drops the rows that it caches.
-            self.servers.link.settle_deliveries(self)
-        self.servers.link.push(self, keys, rows, priority, self._overwrites)
+        self._push(keys, rows, priority, self._overwrites)
         self._prefetcher.after_push()
         self._warn()
 
@@ -171,28 +168,7 @@ class DynamicTable(ServedTable):
         """
         for table, part in zip(tables, rows):
             table._check_count(part.keys, 'pulling')
-        for table in tables:
-            table._warn()  # about rows before these: the check does not wait
-        lane = tables[0]._lane
-        if lane.delivers(tables[0]) and not any(table._prefetcher.has_rows() for table in tables):
-            for table in tables:
-                table._prefetcher.mark_pulled()
-            lane.deliver_tables(tables, rows, array, priority)
-            return
-        for table, part in zip(tables, rows):
-            table.servers.deliveries.put([array], table._pull_later(part, priority), priority)
-
-    def _pull_later(self, part: KeyedRows, priority: int) -> Callable[[], None]:
-        """Request rows; the function returned waits for them and writes them."""
-        if part.positions is None:
-            return self._prefetcher.pull_later(part.keys, part.rows.reshape(-1, self.width), priority)
-        rows = np.empty((len(part.keys), self.width), self.dtype)
-        wait = self._prefetcher.pull_later(part.keys, rows, priority)
-
-        def write() -> None:
-            wait()
-            part.write(rows)
-        return write
+        tables[0]._deliver(tables, rows, array, priority)
 
     def prefetch(self, keys: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
         """Request rows before they are pulled, see :meth:`mxhybrid.servers.row_prefetcher.RowPrefetcher.prefetch`."""

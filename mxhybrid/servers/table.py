@@ -6,6 +6,7 @@ import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
+from ..lane.keyed_rows import KeyedRows
 from ..lane.row_format import RowFormat
 from .cluster import ParameterServers
 from .half_precision_keys import WireFormat
@@ -94,13 +95,6 @@ class Table(ServedTable):
         """Push rows like :meth:`push`, but unrounded."""
         self._push(ids, rows, priority, exact=True)
 
-    def _push(self, ids: np.ndarray, rows: np.ndarray, priority: int, exact: bool = False) -> None:
-        if not self.staleness:
-            # Needed if the caller has not done it: after a push the host drops the rows that it caches.
-            self._prefetcher.settle()
-            self.servers.link.settle_deliveries(self)
-        self.servers.link.push(self, ids, rows, priority, exact)
-
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """Write the rows `ids`, after all earlier pushes of this worker, to `result` (blocks; not collective)."""
         self._prefetcher.pull(ids, result, priority)
@@ -111,13 +105,7 @@ class Table(ServedTable):
 
     def deliver(self, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int = 0) -> None:
         """Request rows that the engine writes to `rows`, the memory of `array`; readers of the array wait for them."""
-        self._warn()  # about rows before these: the check does not wait
-        lane = self.servers.lane
-        if lane is not None and not self._prefetcher.has_rows() and lane.delivers(self):
-            self._prefetcher.mark_pulled()
-            lane.deliver(self, ids, array, rows, priority)
-        else:
-            self.servers.deliveries.put([array], self._prefetcher.pull_later(ids, rows, priority), priority)
+        self._deliver([self], [KeyedRows(np.ascontiguousarray(ids, np.int64), None, rows)], array, priority)
 
     def deliver_copies(self, ids: np.ndarray, outs: List[Any], priority: int = 0) -> bool:
         """Request few rows and copy them to row_sparse `outs`, all in one call, see :meth:`deliver`.
