@@ -150,15 +150,6 @@ class DynamicTable(ServedTable):
         """
         self._prefetcher.pull(self._checked_keys(keys, 'pulling'), result, priority)
 
-    def pull_later(self, keys: np.ndarray, result: np.ndarray, priority: int = 0) -> Callable[[], None]:
-        """Request rows; the function returned waits for them, see :class:`mxhybrid.native.deliveries.Deliveries`."""
-        return self._prefetcher.pull_later(self._checked_keys(keys, 'pulling'), result, priority)
-
-    def pull_exactly(self, keys: np.ndarray, result: np.ndarray) -> None:
-        """Pull rows like :meth:`pull`, but unrounded, without staleness, and past prefetched rows and the host's cache.
-        """
-        self.servers.link.request_uncached(self, self._checked_keys(keys, 'pulling'))(result)
-
     @staticmethod
     def deliver(tables: Sequence['DynamicTable'], rows: Sequence[KeyedRows], array: Any, priority: int = 0) -> None:
         """Request rows of several tables of one job that the engine writes to the memory of `array`.

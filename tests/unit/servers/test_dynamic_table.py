@@ -149,7 +149,7 @@ def test_hits_of_the_cache_are_counted_on_each_host(workers, servers, width):
         servers.barrier()
         for _ in range(2):
             table.pull(KEYS, rows)
-        table.pull_exactly(KEYS, rows)  # past the cache
+        servers.link.request_uncached(table, KEYS)(rows)  # past the cache
         servers.barrier()
         counts = table.cache_counts()
         servers.barrier()
@@ -178,7 +178,7 @@ def test_rows_travel_as_float16_equally_to_all():
         table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
         table.push(KEYS, np.ones((len(KEYS), WIDTH)))
         table.pull(KEYS, rows)
-        table.pull_exactly(KEYS, exact)
+        servers.link.request_uncached(table, KEYS)(exact)
         return rows, exact
     with dynamic_job([2, 1], [1, 1]) as job:
         results = job.run(train)
