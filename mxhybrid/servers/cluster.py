@@ -18,7 +18,7 @@ import mxnet as mx
 import numpy as np
 
 from ..lane.agent import Shape
-from ..lane.membership import Endpoint, Membership
+from ..lane.membership import Membership
 from ..lane.worker import Lane
 from ..native.arrays import host_view
 from ..native.deliveries import Deliveries
@@ -107,9 +107,9 @@ class ParameterServers:
         workers.  Return None, and open nothing, if `is_served` returns false for the memory domains of the servers.
         """
         self.command('listen')
-        agents = [Endpoint(*self.read_answer(server)) for server in range(self.num_servers)] if self.is_root else []
-        membership = Membership.from_json(exchange(agents)[0], list(memory_domains))
-        agents, _ = membership.as_json()
+        agents = [self.read_answer(server) for server in range(self.num_servers)] if self.is_root else []
+        agents = exchange(agents)[0]
+        membership = Membership.from_json(agents, list(memory_domains))
         if not is_served([agent.memory_domain for agent in membership.agents]):
             self.part()
             return None
