@@ -19,7 +19,6 @@ class DenseAllreduce(Route):
 
     kind = 'allreduce'
     all_rows = True
-    takes_rows = False
 
     def __init__(self, key: Any, name: str, array: Any, context: RouteContext):
         super().__init__(key, name, array, context)

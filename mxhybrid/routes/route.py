@@ -150,8 +150,6 @@ class Route(ParameterSpec):
     #: Whether weight and optimizer state are in a table, and not in this worker's arrays; then the methods of
     #: :class:`mxhybrid.routes.table_weight.TableWeight` read and write both.
     weight_in_table = False
-    #: Whether row_sparse gradients may be pushed; if not, the chooser makes another route for them.
-    takes_rows = True
     _without_table = 'no row_sparse value was pushed to it'
 
     def __init__(self, key: Any, name: str, array: Any, context: RouteContext):

@@ -62,6 +62,11 @@ class DynamicTable(ServedTable):
         super().__init__(servers, spec.name, spec.width, dtype,
                          row_format(dtype, np.dtype(spec.wire_dtype), spec.width), spec.staleness)
         self.max_batch_rows, self.first_values, self.options = spec.max_batch_rows, spec.first_values, spec.options
+        self.partitions = spec.partitions
+        #: Bytes of a row on the wire.
+        self.row_bytes = self.row_format.row_bytes(self.width, self.dtype)
+        #: Whether the rows are in memory, which a server can copy, and not in files.
+        self.is_in_memory = not spec.options.directory
         #: The server of each partition.
         self.owners = tuple((self.index + part) % servers.num_servers for part in range(spec.partitions))
         #: The names of the partitions in commands: numbers below 0, since the native store has no keys for them.
@@ -70,16 +75,6 @@ class DynamicTable(ServedTable):
         self._overwrites = False
         #: Whether worker 0 fetched the rows at the last save, since some servers did not see its directory.
         self._fetches = False
-
-    @property
-    def partitions(self) -> int:
-        """The number of partitions."""
-        return len(self.owners)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row on the wire."""
-        return self.row_format.row_bytes(self.width, self.dtype)
 
     @property
     def _lane(self) -> Lane:
@@ -244,11 +239,6 @@ class DynamicTable(ServedTable):
             remove_parts(directory)
         self._fetches = True
         return Saved(self._fetch(directory, since), hosts)
-
-    @property
-    def is_in_memory(self) -> bool:
-        """True if the rows are in memory, which a server can copy, and not in files."""
-        return not self.options.directory
 
     @staticmethod
     def save_copies(tables: Sequence['DynamicTable'], directories: Sequence[str], since: Sequence[Optional[Marks]],

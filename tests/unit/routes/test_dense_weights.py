@@ -86,7 +86,7 @@ def test_rows_continue_from_the_previous_route(route, updater):
     route.push([dense(2)], updater, 0)
     route.choice = Choice('allreduce', 'forced')
     rows = RowAllreduce(route)
-    assert not route.takes_rows and rows.takes_rows and route.all_rows and not rows.all_rows
+    assert route.all_rows and not rows.all_rows
     rows.push_rows(IDS, np.ones((2, 2), 'float32'), updater, 0)
     expected = np.full(SHAPE, -1.0)
     expected[IDS] -= 1
