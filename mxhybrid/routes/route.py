@@ -1,21 +1,8 @@
 """The interface of routes: how the gradients and the value of a parameter travel; one route per key.
 
-===================================================  ===============================  ================================
-route                                                for                              transport
-===================================================  ===============================  ================================
-:class:`~.dense_allreduce.DenseAllreduce`            dense weight                     gradients summed by allreduce
-:class:`~.server_gradients.ServerGradients`          dense weight, row_sparse         servers sum the rows, workers
-                                                     gradient                         pull rows that any worker touched
-:class:`~.row_allreduce.RowAllreduce`                the same                         allreduce sums the rows
-:class:`~.on_demand_rows.OnDemandRows`               the same                         servers hold and update the
-                                                                                      weight, workers pull on demand
-:class:`~.server_weights.ServerWeights`              row_sparse weight                servers hold and update it
-:class:`~.replicated.Replicated`                     row_sparse weight                every worker holds and updates it
-===================================================  ===============================  ================================
-
-Each route has a module of its own.  If a parameter may take two routes, :mod:`mxhybrid.routes.chooser` chooses one,
-also during training.  A parameter that changes its route gets a new object, which takes over from the former one, and
-which the store uses from then on.
+Each route has a module of its own, and a line in the table of ``docs/routes.md``.  If a parameter may take two routes,
+:mod:`mxhybrid.routes.chooser` chooses one, also during training.  A parameter that changes its route gets a new object,
+which takes over from the former one, and which the store uses from then on.
 """
 import math
 from typing import Any, List, Mapping, Optional
