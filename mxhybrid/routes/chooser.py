@@ -16,8 +16,7 @@ from ..base.machine import available_bytes
 from ..base.text import size_text
 from ..native.optimizer_state import state_widths
 from ..servers.partitioning import id_dtype
-from .choice import SMALL_TABLE_BYTES, Choice, weigh
-from .costs import Estimate, Network, Use, estimate, shares_of_hosts
+from .costs import SMALL_TABLE_BYTES, Choice, Estimate, Network, Use, estimate, shares_of_hosts, weigh
 from .dense_allreduce import DenseAllreduce
 from .probe import calibrate
 from .replicated import Replicated

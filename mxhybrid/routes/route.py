@@ -19,7 +19,7 @@ from ..servers.partitioning import Partitioning
 from ..servers.repartition import repartition
 from ..servers.table import Table
 from ..telemetry.traffic import Traffic
-from .choice import Choice
+from .costs import Choice
 
 logger = get_logger(__name__)
 

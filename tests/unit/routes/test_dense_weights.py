@@ -9,7 +9,7 @@ import pytest
 from mxhybrid.base.errors import InputError
 from mxhybrid.base.settings import Settings
 from mxhybrid.native.arrays import make_row_sparse
-from mxhybrid.routes.choice import Choice
+from mxhybrid.routes.costs import Choice
 from mxhybrid.routes.dense_allreduce import DenseAllreduce
 from mxhybrid.routes.route import RouteContext
 from mxhybrid.routes.row_allreduce import RowAllreduce
