@@ -49,7 +49,6 @@ def unsupported_reason(route: ParameterSpec, optimizer: Any, state: Any = None) 
 class OnDemandRows(TableWeight):
     """Replaces the route `former`, whose `table` it uses, until the weight moves back to the workers."""
 
-    #: The former name of the setting, which reports still use.
     kind = 'on-demand rows'
     uses_servers = True
     _table: Table

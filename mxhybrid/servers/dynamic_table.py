@@ -18,7 +18,7 @@ from ..lane.keyed_rows import KeyedRows
 from ..lane.row_format import row_format
 from ..lane.worker import Lane
 from ..row_store.row_files import Marks, remove_parts
-from ..row_store.row_store import DTYPES, FirstValues, RowStoreOptions, check_capacity
+from ..row_store.row_store import FirstValues, RowStoreOptions, check_capacity
 from .cluster import ParameterServers
 from .file_pieces import fetch
 from .kernel_rules import check_kernel
@@ -322,21 +322,16 @@ def create_dynamic_table(servers: ParameterServers, spec: DynamicTableSpec) -> D
 
 
 def _check(servers: ParameterServers, spec: DynamicTableSpec) -> None:
-    """Raise InputError for settings of a dynamic table that are not valid."""
-    name, dtype, partitions, options = spec.name, np.dtype(spec.dtype), spec.partitions, spec.options
+    """Raise InputError for settings of a dynamic table that are not valid; width and dtype were checked before."""
+    name, partitions, options = spec.name, spec.partitions, spec.options
     if not servers.on_lane:
         raise InputError('%s: the rows of a dynamic table travel by the lane only, but this job uses ps-lite: leave %s '
                          'out, and see the log of worker 0 for the reason if it is not set'
                          % (name, variable('row_transport')))
-    if dtype.name not in DTYPES:
-        raise InputError("%s: a dynamic table of type %s: give float32 or float64, for which optimizers have kernels. "
-                         "Rows may travel as float16 or int8 nevertheless, see %s"
-                         % (name, dtype, variable('wire_dtype')))
-    for setting, value, least, most in (
-            ('width', spec.width, 1, 1 << 24), ('partitions', partitions, 1, (1 << 16) - 1),
-            ('max_batch_rows', spec.max_batch_rows, 1, 1 << 28)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
-            raise InputError('%s: %s=%r: give an integer from %d to %d' % (name, setting, value, least, most))
+    for setting, count, most in (('partitions', partitions, (1 << 16) - 1),
+                                 ('max_batch_rows', spec.max_batch_rows, 1 << 28)):
+        if count > most:
+            raise InputError('%s: %s=%d: give an integer from 1 to %d' % (name, setting, count, most))
     options.check(name + ': ')
     if 0 < options.capacity < partitions:
         raise InputError('%s: capacity=%d is less than one row for each of %d partitions: give a larger capacity, or '

@@ -192,11 +192,11 @@ def test_bad_input_is_refused_before_anything_is_sent():
     with dynamic_job([1], [1]) as job:
         servers, = job.workers
 
-        def create(width=WIDTH, dtype='float32', partitions=2, max_batch_rows=4, **options):
-            return create_dynamic_table(servers, DynamicTableSpec('net.items', width, dtype, FIRST, partitions,
+        def create(partitions=2, max_batch_rows=4, **options):
+            return create_dynamic_table(servers, DynamicTableSpec('net.items', WIDTH, 'float32', FIRST, partitions,
                                         RowStoreOptions(**options), max_batch_rows=max_batch_rows))
-        for arguments, text in [({'width': 0}, 'width=0'), ({'dtype': 'float16'}, 'type float16'),
-                                ({'partitions': 0}, 'partitions=0'), ({'max_batch_rows': 0}, 'max_batch_rows=0'),
+        for arguments, text in [({'partitions': 1 << 16}, 'partitions=65536'),
+                                ({'max_batch_rows': 1 << 29}, 'max_batch_rows=536870912'),
                                 ({'admit': 0}, 'admit=0'), ({'capacity': -1}, 'capacity=-1'),
                                 ({'capacity': 1}, 'capacity=1 is less'), ({'evict': 'oldest'}, "evict='oldest'")]:
             with pytest.raises(InputError, match='net.items: .*' + text):
