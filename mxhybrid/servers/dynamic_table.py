@@ -107,15 +107,12 @@ class DynamicTable(ServedTable):
     def push(self, keys: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Push rows, (n, width), of `keys`, int64, sorted and unique (collective); returns before servers answer.
 
-        Every worker pushes once a step, possibly no rows.  InputError, with nothing sent, for other keys or rows, or
-        more keys than the capacity.
+        Every worker pushes once a step, possibly no rows.  InputError, with nothing sent, for other keys or rows.
         """
         keys = self._checked_keys(keys, 'pushing')
         if np.shape(rows) != (len(keys), self.width):
             raise InputError('%s: rows of shape %s for %d keys: give rows of shape %s'
                              % (self.name, np.shape(rows), len(keys), (len(keys), self.width)))
-        if not self._overwrites:  # the next update removes the rows that are too many
-            check_capacity(self.name, keys, self.options.capacity, self.partitions)
         self._prefetcher.before_push(keys if self.lag else None)
         self._push(keys, rows, priority, self._overwrites)
         self._prefetcher.after_push()
@@ -196,7 +193,8 @@ class DynamicTable(ServedTable):
         """Return the sums over partitions of the statistics of their row stores, by name (worker 0 only)."""
         totals: Counter[str] = Counter()
         for answer in self._ask('statistics'):
-            totals.update(answer)
+            for statistics in answer.values():
+                totals.update(statistics)
         return dict(totals)
 
     def cache_counts(self) -> Dict[str, int]:

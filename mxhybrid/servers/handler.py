@@ -18,7 +18,6 @@ import struct
 import sys
 import time
 import traceback
-from collections import Counter
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -215,11 +214,8 @@ class Handler(Optimizer):
         return {number: part for number, part in parts.items() if isinstance(part, DynamicShard)}
 
     def do_dynamic_statistics(self, keys: List[int]) -> None:
-        """Leave the statistics of a dynamic table's partitions in the mailbox, summed."""
-        totals: Counter[str] = Counter()
-        for shard in self._dynamic_shards(keys).values():
-            totals.update(shard.with_store(RowStore.statistics))
-        self._answer({'answer': totals})
+        """Leave the statistics of a dynamic table in the mailbox, by partition."""
+        self._answer_about(keys, lambda number, store: store.statistics())
 
     def do_dynamic_save(self, keys: List[int], directory: str, since: Optional[Marks], file: str, digest: str) -> None:
         """Save the partitions of a dynamic table; leave the results by partition, or an error, in the mailbox.
@@ -333,10 +329,9 @@ class Handler(Optimizer):
         """Drop a table on the lane."""
         assert self._agent is not None
         for key in self._dynamic_keys.pop(number, []):
-            if not isinstance(self._partitions[key], DynamicShard):
-                del self._partitions[key]
+            del self._partitions[key]
         for shard_id in [shard_id for shard_id in self._shards if shard_id[0] == number]:
-            del self._partitions[self._shards.pop(shard_id).key]
+            self._partitions.pop(self._shards.pop(shard_id).key, None)
         self._agent.drop_table(number)
         self._directories.pop(number, None)
         trim_heap()

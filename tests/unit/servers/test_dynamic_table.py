@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.errors import CheckpointError, InputError, JobError
+from mxhybrid.lane.keyed_rows import KeyedRows
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.row_store.row_store import FirstValues, RowStore, RowStoreOptions, partition_of
 from mxhybrid.servers import dynamic_table, file_pieces
@@ -217,7 +218,7 @@ def test_bad_input_is_refused_before_anything_is_sent():
         crowded = np.arange(100)[partition_of(np.arange(100), 2) == 1][:3]
         with pytest.raises(InputError, match='net.items: a step has 3 distinct keys, but capacity=5 with 2 rows for '
                                              'each of 2 partitions, and one of them has 3 of the keys: give a'):
-            small.push(crowded, np.zeros((3, WIDTH)))
+            small.push_all([small], [KeyedRows(crowded, None, np.zeros((3, WIDTH), 'float32'))])
         small.push(crowded[:2], np.zeros((2, WIDTH)))
         for optimizer, text in [(mx.optimizer.create('nag'), "'nag' cannot update net.items"),
                                 (mx.optimizer.create('sgd', momentum=0.9, lazy_update=False), 'lazy_update=False'),
