@@ -59,10 +59,10 @@ class DynamicShard(LanePartition):
         self._set_rule(rule, settings=settings)
 
     def _set_state_rule(self, slot: int) -> None:
-        if slot in MORE_SLOTS.values():  # they are no optimizer's
-            self._set_rule('assign state', slot)
-        else:
-            super()._set_state_rule(slot)
+        if slot not in MORE_SLOTS.values():  # these are no optimizer's
+            assert self._optimizer is not None
+            self.ensure_state(self._optimizer)
+        self._set_rule('assign state', slot)
 
     def ensure_state(self, optimizer: TableOptimizer) -> None:
         if self.has_state:

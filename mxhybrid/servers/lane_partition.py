@@ -27,9 +27,7 @@ class LanePartition(Partition):
 
     def _set_state_rule(self, slot: int) -> None:
         """Let pushes assign optimizer state."""
-        assert self._optimizer is not None
-        self.ensure_state(self._optimizer)
-        self._set_rule('assign state' if self._has_compiled_state else 'callback', slot)
+        raise NotImplementedError
 
     def follow(self, optimizer: TableOptimizer) -> None:
         self._optimizer = optimizer
@@ -42,11 +40,6 @@ class LanePartition(Partition):
     def _set_optimizer_rule(self) -> None:
         """Let pushes update the rows by the optimizer."""
         raise NotImplementedError
-
-    @property
-    def _has_compiled_state(self) -> bool:
-        """True if the compiled part has the optimizer state."""
-        return True
 
     def expect_count(self, optimizer: TableOptimizer, count: int) -> None:
         super().expect_count(optimizer, count)

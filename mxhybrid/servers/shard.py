@@ -50,9 +50,10 @@ class Shard(LanePartition):
             self._is_stale = True
         super().set_mode(mode)
 
-    @property
-    def _has_compiled_state(self) -> bool:
-        return bool(self._arrays)
+    def _set_state_rule(self, slot: int) -> None:
+        assert self._optimizer is not None
+        self.ensure_state(self._optimizer)
+        self._set_rule('assign state' if self._arrays else 'callback', slot)
 
     def _set_optimizer_rule(self) -> None:
         assert self._optimizer is not None
