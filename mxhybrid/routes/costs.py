@@ -136,11 +136,6 @@ class Use:
     gathered: float
     workers: int
 
-    @property
-    def size(self) -> int:
-        """Bytes of the table."""
-        return self.rows * self.width * self.itemsize
-
 
 @dataclass(frozen=True)
 class Estimate:
