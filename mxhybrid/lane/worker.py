@@ -58,6 +58,8 @@ class Lane:
         for number, endpoint in enumerate(membership.agents):
             if hosts[number] == host:
                 self._add_agent(number, connect(endpoint.listener))
+        #: Process ids of the servers whose agents serve this host.
+        self.local_agents = [connection.peer for connection in self._agents.values()]
 
     def _add_agent(self, agent: int, connection: Connection) -> None:
         self._agents[agent] = connection
@@ -74,11 +76,6 @@ class Lane:
             raise JobError('server %d sent no descriptor of shared memory to this worker: report this as a bug of '
                            'mxhybrid' % agent)
         return descriptor
-
-    @property
-    def local_agents(self) -> List[int]:
-        """Process ids of the servers whose agents serve this host."""
-        return [connection.peer for connection in self._agents.values()]
 
     def open(self, table: Any, number: int, shape: Shape) -> None:
         """Open a table that all agents have."""

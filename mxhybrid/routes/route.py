@@ -83,22 +83,14 @@ class ParameterSpec:
         self.key = key
         self.name = name
         self.shape = tuple(array.shape)
+        #: Rows, and elements of a row.
+        self.rows, self.width = self.shape[0] if self.shape else 1, math.prod(self.shape[1:])
         self.dtype = np.dtype(array.dtype)
         #: Type in which values travel.
         self.wire_dtype = dtype_for(self.dtype, wire_dtype)
         self.traffic = Traffic()
         #: The choice between servers and allreduce for a table, once it was made.
         self.choice: Optional[Choice] = None
-
-    @property
-    def rows(self) -> int:
-        """Number of rows of the parameter."""
-        return self.shape[0] if self.shape else 1
-
-    @property
-    def width(self) -> int:
-        """Number of elements of a row."""
-        return math.prod(self.shape[1:])
 
     @property
     def carried_error(self) -> Optional[float]:

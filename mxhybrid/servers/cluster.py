@@ -7,6 +7,7 @@ that shape this folder (``src/kvstore/kvstore_dist.h`` and ``kvstore_dist_server
 * Row ids of a push are sorted and unique.  The worker with native rank 0 initialises a table with all its rows.
 * A command overtakes pushes that are under way, so worker 0 waits for its pushes before it sends a command.
 """
+import functools
 import itertools
 import json
 import struct
@@ -69,19 +70,14 @@ class ParameterServers:
         self.table_numbers = itertools.count()
         #: The tables in use and their keys by name, see :mod:`mxhybrid.servers.lifecycle`; dynamic tables have no keys.
         self.tables: Dict[str, Tuple[Any, Optional[TableKeys]]] = {}
-        self._stand_in: Any = None
         # Whether the pulls of a thread get rows without staleness.
         self._local = threading.local()
         self._lane_numbers = itertools.count()
 
-    @property
+    @functools.cached_property
     def native(self) -> Any:
         """The native store of this worker; a local store if it has no connection to the servers."""
-        if self.client is not None:
-            return self.client.native
-        if self._stand_in is None:
-            self._stand_in = mx.kv.create('local')
-        return self._stand_in
+        return mx.kv.create('local') if self.client is None else self.client.native
 
     def install(self, watch: Dict[str, Any], half_rows: bool) -> None:
         """Install the handler in every server and connect it to the job monitor (collective).
