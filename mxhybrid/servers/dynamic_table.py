@@ -16,7 +16,6 @@ from ..base.files import digest_of
 from ..base.settings import variable
 from ..lane.keyed_rows import KeyedRows
 from ..lane.row_format import row_format
-from ..lane.worker import Lane
 from ..row_store.row_files import Marks, remove_parts
 from ..row_store.row_store import FirstValues, RowStoreOptions, check_capacity
 from .cluster import ParameterServers
@@ -62,6 +61,7 @@ class DynamicTable(ServedTable):
         super().__init__(servers, spec.name, spec.width, dtype,
                          row_format(dtype, np.dtype(spec.wire_dtype), spec.width), spec.staleness)
         self.max_batch_rows, self.first_values, self.options = spec.max_batch_rows, spec.first_values, spec.options
+        self._lane: Any = servers.lane  # there is one, see _check
         self.partitions = spec.partitions
         #: Bytes of a row on the wire.
         self.row_bytes = self.row_format.row_bytes(self.width, self.dtype)
@@ -75,11 +75,6 @@ class DynamicTable(ServedTable):
         self._overwrites = False
         #: Whether worker 0 fetched the rows at the last save, since some servers did not see its directory.
         self._fetches = False
-
-    @property
-    def _lane(self) -> Lane:
-        assert isinstance(self.servers.link, Lane)
-        return self.servers.link
 
     def _checked_keys(self, keys: Any, doing: str) -> np.ndarray:
         """Return keys as an array of int64; InputError if they are not sorted and unique, or too many."""
