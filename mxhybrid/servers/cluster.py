@@ -107,7 +107,7 @@ class ParameterServers:
         agents = exchange(agents)[0]
         membership = Membership.from_json(agents, list(memory_domains))
         if not is_served([agent.memory_domain for agent in membership.agents]):
-            self.part()
+            self.command('part')
             return None
         self.command('connect', agents=agents, memory_domains=list(memory_domains), timeout=timeout)
         self.barrier()
@@ -195,7 +195,8 @@ class ParameterServers:
 
     def part(self) -> None:
         """End the lane, if there is one; no worker may wait for rows any more."""
-        self.command('part')
+        if self.on_lane:
+            self.command('part')
 
     def initialise(self, keys: Any, values: Any) -> None:
         """Create keys with the values of the worker that initialises (collective among clients)."""
