@@ -1,5 +1,5 @@
 """A partition on the lane: the compiled agent handles the pushes to it by a rule, which follows its mode."""
-from typing import Mapping, Optional
+from typing import Mapping
 
 from ..lane.agent import Agent
 from ..native.optimizers import TableOptimizer
@@ -10,10 +10,12 @@ from .protocol import CAPTURE, MODE_RULES, OPTIMIZE, state_slot
 class LanePartition(Partition):
     """Partition number `part` of the table `number` on the lane, with `rows` rows of `width` elements."""
 
+    #: The last optimizer; a table gets one before the modes that need it.
+    _optimizer: TableOptimizer
+
     def __init__(self, key: int, table: str, agent: Agent, number: int, part: int, rows: int, width: int):
         super().__init__(key, table, rows, width, CAPTURE)
         self._agent, self._number, self._part = agent, number, part
-        self._optimizer: Optional[TableOptimizer] = None
 
     def set_mode(self, mode: str) -> None:
         super().set_mode(mode)
