@@ -22,7 +22,6 @@ from ..messaging.local_sockets import Left
 from ..native import forks
 from ..native.deliveries import Deliveries
 from ..native.stores import disown, free
-from ..servers.client import Client
 from ..servers.cluster import ParameterServers, Place
 from ..servers.resource_leases import ResourceLeases
 from ..telemetry.session import Session
@@ -103,11 +102,10 @@ class Job:
         if native is not None and native.num_workers != joined.clients:
             raise SettingError('DMLC_NUM_WORKER: the parameter servers expect %d workers, but %d workers will connect: '
                                'leave the DMLC_* variables to the launcher' % (native.num_workers, joined.clients))
-        client = None if native is None else Client(native, trace)
         collective.announce(self.guard.lifeline, trace)
         self.telemetry.connect(self.guard.lifeline)
         place = Place(topology.rank, topology.num_workers, joined.num_servers, joined.first_client, FIRST_KEY)
-        servers = ParameterServers(client, place, lambda: collective.any(False, 'mxhybrid.meet'), trace,
+        servers = ParameterServers(native, place, lambda: collective.any(False, 'mxhybrid.meet'), trace,
                                    joined.encode_command, Deliveries(self.guard.fails_with()))
         servers.install(dict(joined.watch, timeout=self.settings.timeout, trace=trace.enabled),
                         self.settings.may_travel_as('float16'))

@@ -116,6 +116,8 @@ class LaneAllreduce:
 
     def __init__(self, lane: Lane, serves_gpus: bool):
         self._lane, self._serves_gpus = lane, serves_gpus
+        #: The ranks of all workers, in the order of hosts and then of ranks: the order of ranges.
+        self.workers_by_host = lane.membership.workers_by_host
         self._buffers: Dict[str, AllreduceBuffer] = {}
         #: The buffers of sums whose values travel as int8, by name.
         self._quantized: Dict[str, AllreduceBuffer] = {}
@@ -125,11 +127,6 @@ class LaneAllreduce:
     def serves(self, array: Any) -> bool:
         """Return whether the lane sums an array; the result is equal on all workers."""
         return (self._serves_gpus or array.context.device_type == 'cpu') and np.dtype(array.dtype).name in _DTYPES
-
-    @property
-    def workers_by_host(self) -> List[int]:
-        """The ranks of all workers, in the order of hosts and then of ranks: the order of ranges."""
-        return self._lane.membership.workers_by_host
 
     def buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = (), quantized: bool = False
                ) -> AllreduceBuffer:

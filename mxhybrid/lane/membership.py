@@ -24,12 +24,8 @@ class Membership:
 
     @classmethod
     def from_json(cls, agents: List[List[Any]], memory_domains: List[str]) -> 'Membership':
-        """Return the membership from the values of :meth:`as_json`."""
+        """Return the membership from the fields of its endpoints."""
         return cls([Endpoint(*endpoint) for endpoint in agents], memory_domains)
-
-    def as_json(self) -> List[Any]:
-        """Return agents and memory domains as JSON values."""
-        return [list(map(list, self.agents)), list(self.memory_domains)]
 
     @property
     def hosts(self) -> List[str]:

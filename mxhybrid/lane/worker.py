@@ -58,6 +58,8 @@ class Lane:
         for number, endpoint in enumerate(membership.agents):
             if hosts[number] == host:
                 self._add_agent(number, connect(endpoint.listener))
+        #: Process ids of the servers whose agents serve this host.
+        self.local_agents = [connection.peer for connection in self._agents.values()]
 
     def _add_agent(self, agent: int, connection: Connection) -> None:
         self._agents[agent] = connection
@@ -75,14 +77,8 @@ class Lane:
                            'mxhybrid' % agent)
         return descriptor
 
-    @property
-    def local_agents(self) -> List[int]:
-        """Process ids of the servers whose agents serve this host."""
-        return [connection.peer for connection in self._agents.values()]
-
     def open(self, table: Any, number: int, shape: Shape) -> None:
         """Open a table that all agents have."""
-        self.forget(table)
         own_memory = self._library.worker_add_table(self.pointer, number, *shape.for_library())
         for agent, connection in self._agents.items():
             with self._request_lock:
@@ -180,15 +176,7 @@ class Lane:
                 self._trace.end('rows of ' + table.name, span, 'servers')
         return write
 
-    def delivers(self, table: Any) -> bool:
-        """Return whether :meth:`deliver` can be used: not with a trace, which records when rows arrive."""
-        return not self._trace.enabled
-
-    def deliver(self, table: Any, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int) -> None:
-        """Request rows that an operation of the engine writes to `rows`, the contiguous memory of `array`."""
-        self.deliver_tables([table], [KeyedRows(np.ascontiguousarray(ids, np.int64), None, rows)], array, priority)
-
-    def deliver_tables(self, tables: Sequence[Any], rows: Sequence[KeyedRows], array: Any, priority: int = 0) -> None:
+    def deliver_tables(self, tables: Sequence[Any], rows: Sequence[KeyedRows], array: Any, priority: int) -> None:
         """Request rows of several tables, which one operation of the engine writes to the memory of `array`.
 
         Keys are those of :func:`mxhybrid.lane.keyed_rows.distinct_keys`; the rows of each part are in that memory.
@@ -278,20 +266,16 @@ class Lane:
         self._library.worker_cache_counts(self.pointer, number, counts)
         return counts[0], counts[1]
 
-    def number(self, table: Any) -> Optional[int]:
-        """Return the number of a table on the lane; None if it is not there."""
-        return self._numbers.get(table.index)
-
     def move(self, successor: Any, table: Any) -> None:
         """Let `table` take over the rows that were opened for its successor."""
         self._numbers[table.index] = self._numbers.pop(successor.index)
 
-    def forget(self, table: Any) -> None:
-        """Forget a table (on all workers, with no operation under way)."""
-        number = self._numbers.pop(table.index, None)
-        if number is not None:
-            self._pushed.discard(number)
-            self._library.worker_drop_table(self.pointer, number)
+    def forget(self, table: Any) -> int:
+        """Forget a table (on all workers, with no operation under way), and return its number."""
+        number = self._numbers.pop(table.index)
+        self._pushed.discard(number)
+        self._library.worker_drop_table(self.pointer, number)
+        return number
 
     def close(self) -> None:
         """Close the connections with the agents; no call may follow."""

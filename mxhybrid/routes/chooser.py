@@ -16,8 +16,7 @@ from ..base.machine import available_bytes
 from ..base.text import size_text
 from ..native.optimizer_state import state_widths
 from ..servers.partitioning import id_dtype
-from .choice import SMALL_TABLE_BYTES, Choice, weigh
-from .costs import Estimate, Network, Use, estimate, shares_of_hosts
+from .costs import SMALL_TABLE_BYTES, Choice, Estimate, Network, Use, estimate, shares_of_hosts, weigh
 from .dense_allreduce import DenseAllreduce
 from .probe import calibrate
 from .replicated import Replicated
@@ -123,7 +122,7 @@ class Chooser:
     def _begin(self, route: Route) -> Route:
         """Return the route for the first rows of a parameter."""
         setting = self._context.settings.route_for(route.name)
-        if not route.takes_rows:
+        if type(route) is DenseAllreduce:  # it takes no rows
             if setting == 'allreduce':
                 self._must_fit(route, [])
                 route = RowAllreduce(route)

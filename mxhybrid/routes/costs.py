@@ -1,4 +1,4 @@
-"""The cost of a table in a step by servers and by allreduce: arithmetic only, no communication.
+"""The cost of a table in a step by servers and by allreduce, and the choice between both: arithmetic only.
 
 Time is modelled as latency plus bytes over bandwidth.  The bytes are those in and out of the busiest host, as in
 Parallax (Kim et al., EuroSys 2019, table 3).  With N hosts, a table of w bytes of which a step touches the fraction α,
@@ -7,7 +7,7 @@ uses no network, the bytes are all that the host's processes send each other.  T
 are counted by the same formulas (:mod:`mxhybrid.routes.probe`).
 """
 from dataclasses import dataclass
-from typing import Dict, List, Sequence
+from typing import Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -18,6 +18,16 @@ ID_BYTES = 4
 #: Elements of a dense sum that have a scale in common where they travel as int8, ``kInt8Block`` of
 #: ``kernels/src/kernels/int8.h``, and the bytes of a scale.
 _INT8_BLOCK, _SCALE_BYTES = 256, 4
+#: Allreduce is chosen if it is predicted to take at most this part of the servers' time: the move of a table costs
+#: time, too, and the prediction has an error.
+MARGIN = 0.8
+
+#: If a step touches this part of the rows or more, both routes move about the same bytes.  Then allreduce is preferred:
+#: without servers no forward pass waits for rows, and the servers have time for other tables.
+NEAR_DENSE = 0.9
+NEAR_DENSE_MARGIN = 1.1
+#: Bytes below which a table stays on the servers unless forced: only latency would decide, and its noise is too large.
+SMALL_TABLE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -126,11 +136,6 @@ class Use:
     gathered: float
     workers: int
 
-    @property
-    def size(self) -> int:
-        """Bytes of the table."""
-        return self.rows * self.width * self.itemsize
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -156,3 +161,31 @@ def estimate(use: Use, network: Network) -> Estimate:
     # A further element of each row says whether any worker touched the row.
     by_allreduce = ring_bytes(use.rows * (use.width + 1) * use.itemsize, use.workers, hosts)
     return Estimate(by_servers, by_allreduce, seconds, network.ring.seconds(by_allreduce))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The `route` of a table, 'servers' or 'allreduce', and the reason.
+
+    `because` is 'forced', 'small', 'measured', or 'memory' if allreduce would be chosen but does not fit: the table
+    does not fit into the workers' memory, or a row of optimizer state does not fit into an answer of the servers.
+    `touched` is the part of the rows that one worker, on average, touches in a step, `union` the part that all workers
+    together touch.
+    """
+
+    route: str
+    because: str
+    touched: Optional[float] = None
+    union: Optional[float] = None
+    estimate: Optional[Estimate] = None
+
+
+def weigh(predicted: Estimate, touched: float, union: float, fits: bool) -> Choice:
+    """Choose allreduce or servers for a table.
+
+    Allreduce is chosen if it `fits` and is clearly cheaper, or about as cheap for a near-dense table.
+    """
+    margin = NEAR_DENSE_MARGIN if union >= NEAR_DENSE else MARGIN
+    if predicted.allreduce_s > margin * predicted.servers_s:
+        return Choice('servers', 'measured', touched, union, predicted)
+    return Choice('allreduce' if fits else 'servers', 'measured' if fits else 'memory', touched, union, predicted)

@@ -19,7 +19,6 @@ class DenseAllreduce(Route):
 
     kind = 'allreduce'
     all_rows = True
-    takes_rows = False
 
     def __init__(self, key: Any, name: str, array: Any, context: RouteContext):
         super().__init__(key, name, array, context)
@@ -129,10 +128,8 @@ class DenseAllreduce(Route):
             _copy(values[0], [target])
         if self._half_sum is not None:
             self._half_sum.allreduce_(target, self._collective.allreduce_, self.tag, priority)
-        elif self.is_quantized:
-            self._collective.allreduce_(target, self.tag, priority, quantized=True)
         else:
-            self._collective.allreduce_(target, self.tag, priority)
+            self._collective.allreduce_(target, self.tag, priority, self.is_quantized)
         self.sum_name = self.tag
         self.traffic.add(rows=self.rows, **self.moved_by_sum)
 

@@ -5,6 +5,7 @@ updates and written to outputs without a Python call for each parameter, as far 
 :mod:`mxhybrid.lane.gradient_bucket`.  If Horovod makes the dense sums, parameters are summed one by one: Horovod itself
 combines them.
 """
+import collections
 import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -136,7 +137,7 @@ class RouteBucket:
         self._scratch: Dict[int, Any] = {}
         self._bucket: Any = None
         self._targets: Any = None
-        self._copies: Dict[str, Copies] = {}
+        self._copies: Dict[str, Copies] = collections.defaultdict(Copies)
 
     def pushpull(self, work: List[Tuple[List[Any], List[Any]]], updater: Any, priority: int,
                  pending: Optional[List['PendingSums']] = None) -> None:
@@ -163,19 +164,19 @@ class RouteBucket:
             outs = self._update(updater, values, outs, priority)
         else:
             values = [route.value_of_sum(targets) for route, targets in zip(self.routes, outs)]
+            write = functools.partial(self._copies['values'].run, self._sums, values)
             last = self._pending
             if pending is not None and is_same(values, gradients) and (
                     last is not None or all(len(targets) == 1 for targets in outs)):
                 if last is None or last.bucket is not self._bucket or last.priority != priority:
                     last = self._pending = PendingSums(self._keys, self._bucket.gradients, self._bucket, priority,
-                                                       functools.partial(self._copy, 'values', self._sums, values))
+                                                       write)
                 pending.append(last)
                 return
-            else:
-                self._copy('values', self._sums, values)
+            write()
         pairs = [(value, out) for value, targets in zip(values, outs) for out in targets if out is not value]
         if pairs:
-            self._copy('outs', *map(list, zip(*pairs)))
+            self._copies['outs'].run(*map(list, zip(*pairs)))
 
     def _over_devices(self, index: int, arrays: List[Any]) -> Any:
         if index not in self._scratch:
@@ -203,14 +204,8 @@ class RouteBucket:
         """Return the sums in the type of the weights, as copies of this worker: some optimizers write to gradients."""
         if not self._private_sums:
             self._private_sums = [mx.nd.empty(route.shape, dtype=self._dtype, ctx=mx.cpu()) for route in self.routes]
-        self._copy('own', self._sums, self._private_sums)
+        self._copies['own'].run(self._sums, self._private_sums)
         return self._private_sums
-
-    def _copy(self, purpose: str, sources: List[Any], targets: List[Any]) -> None:
-        copies = self._copies.get(purpose)
-        if copies is None or not copies.is_of(sources, targets):
-            copies = self._copies[purpose] = Copies(sources, targets)
-        copies.run()
 
     def _warn(self) -> None:
         """Check the sums of the last call for overflows; they are complete, so this does not wait."""

@@ -13,7 +13,7 @@ import numpy as np
 from ..base.errors import InputError
 from ..base.settings import variable
 from ..native.arrays import host_view, padded_row_reader
-from ..native.optimizer_state import rates_of, state_arrays, state_shapes, update_count
+from ..native.optimizer_state import rates_of, state_arrays, state_shapes
 from ..native.optimizers import check_for_table, is_known, name_of
 from ..servers.protocol import ASSIGN
 from ..servers.table import Table
@@ -49,7 +49,6 @@ def unsupported_reason(route: ParameterSpec, optimizer: Any, state: Any = None) 
 class OnDemandRows(TableWeight):
     """Replaces the route `former`, whose `table` it uses, until the weight moves back to the workers."""
 
-    #: The former name of the setting, which reports still use.
     kind = 'on-demand rows'
     uses_servers = True
     _table: Table
@@ -116,11 +115,8 @@ class OnDemandRows(TableWeight):
         an optimizer without state.
         """
         self.write_weight(host_view(weight).__getitem__)
-        count = update_count(optimizer, self.key)
-        self._table.set_optimizer(optimizer, *rates_of(optimizer, self.key), count)
-        self._table.expect_count(count)
-        for slot, array in enumerate(state_arrays(state)):
-            self._table.assign(padded_row_reader(array, self.width, self.dtype), slot)
+        self.write_state(optimizer, optimizer, [padded_row_reader(array, self.width, self.dtype)
+                                                for array in state_arrays(state)])
 
     def give_up(self) -> Route:
         """Let the servers forget weights and state and sum gradients again; return the route for that (on all workers).

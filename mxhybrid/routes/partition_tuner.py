@@ -48,6 +48,7 @@ class Tuner:
                  prefix: str):
         self._settings, self._collective, self._num_servers = settings, collective, num_servers
         self._routes, self._tag = routes, prefix + '.tuner'
+        self._is_root = collective.rank == 0
         self._tuning: Optional[Tuning] = None
         #: Entries of the partition file for the tables that this search does not measure, by name.
         self._fixed_entries: Dict[str, Dict[str, Any]] = {}
@@ -60,10 +61,6 @@ class Tuner:
         self._overhead = 0.0
         self._last: Optional[float] = None
         self._cached = self._read_cache()
-
-    @property
-    def _is_root(self) -> bool:
-        return self._collective.rank == 0
 
     # -- where to start ----------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ networks carry few bytes and fast networks are not underestimated.  All workers 
 slowest worker counts, and the fastest of several repetitions.
 """
 import time
-from typing import Callable, List, Tuple
+from typing import Callable, List, Tuple, Union
 
 import mxnet as mx
 import numpy as np
@@ -14,11 +14,12 @@ import numpy as np
 from ..comm.collective import Collective
 from ..servers.cluster import ParameterServers
 from ..servers.lifecycle import TableSpec, create_table
+from ..servers.optimized_table import OptimizedTable
 from ..servers.partitioning import ROW_OVERHEAD_BYTES
 from ..servers.protocol import ASSIGN
+from ..servers.table import Table
 from .costs import Network, Speed, rate, ring_bytes, server_bytes
-from .replicated import Replica
-from .row_interfaces import Rows
+from .replica import Replica
 from .row_sums import buffer_elements
 
 #: Number of float32 elements in a row of a probe.
@@ -61,7 +62,7 @@ class CollectiveTimer:
         return count, seconds
 
 
-def exchange_rows(table: Rows, width: int, count: int, first: int) -> None:
+def exchange_rows(table: Union[Table, Replica], width: int, count: int, first: int) -> None:
     """Push `count` rows and pull them, or at least the `first` rows of the table."""
     ids = np.arange(count, dtype=np.int64)
     table.push(ids, np.ones((count, width), np.float32))
@@ -69,7 +70,7 @@ def exchange_rows(table: Rows, width: int, count: int, first: int) -> None:
     table.pull(ids, np.empty((len(ids), width), np.float32))
 
 
-def _set_optimizer(table: Rows) -> None:
+def _set_optimizer(table: OptimizedTable) -> None:
     table.set_optimizer(mx.optimizer.create('sgd', momentum=0.9, learning_rate=0.0), 0.0, 0.0, 0)
 
 

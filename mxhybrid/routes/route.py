@@ -1,21 +1,8 @@
 """The interface of routes: how the gradients and the value of a parameter travel; one route per key.
 
-===================================================  ===============================  ================================
-route                                                for                              transport
-===================================================  ===============================  ================================
-:class:`~.dense_allreduce.DenseAllreduce`            dense weight                     gradients summed by allreduce
-:class:`~.server_gradients.ServerGradients`          dense weight, row_sparse         servers sum the rows, workers
-                                                     gradient                         pull rows that any worker touched
-:class:`~.row_allreduce.RowAllreduce`                the same                         allreduce sums the rows
-:class:`~.on_demand_rows.OnDemandRows`               the same                         servers hold and update the
-                                                                                      weight, workers pull on demand
-:class:`~.server_weights.ServerWeights`              row_sparse weight                servers hold and update it
-:class:`~.replicated.Replicated`                     row_sparse weight                every worker holds and updates it
-===================================================  ===============================  ================================
-
-Each route has a module of its own.  If a parameter may take two routes, :mod:`mxhybrid.routes.chooser` chooses one,
-also during training.  A parameter that changes its route gets a new object, which takes over from the former one, and
-which the store uses from then on.
+Each route has a module of its own, and a line in the table of ``docs/routes.md``.  If a parameter may take two routes,
+:mod:`mxhybrid.routes.chooser` chooses one, also during training.  A parameter that changes its route gets a new object,
+which takes over from the former one, and which the store uses from then on.
 """
 import math
 from typing import Any, List, Mapping, Optional
@@ -32,7 +19,7 @@ from ..servers.partitioning import Partitioning
 from ..servers.repartition import repartition
 from ..servers.table import Table
 from ..telemetry.traffic import Traffic
-from .choice import Choice
+from .costs import Choice
 
 logger = get_logger(__name__)
 
@@ -96,22 +83,14 @@ class ParameterSpec:
         self.key = key
         self.name = name
         self.shape = tuple(array.shape)
+        #: Rows, and elements of a row.
+        self.rows, self.width = self.shape[0] if self.shape else 1, math.prod(self.shape[1:])
         self.dtype = np.dtype(array.dtype)
         #: Type in which values travel.
         self.wire_dtype = dtype_for(self.dtype, wire_dtype)
         self.traffic = Traffic()
         #: The choice between servers and allreduce for a table, once it was made.
         self.choice: Optional[Choice] = None
-
-    @property
-    def rows(self) -> int:
-        """Number of rows of the parameter."""
-        return self.shape[0] if self.shape else 1
-
-    @property
-    def width(self) -> int:
-        """Number of elements of a row."""
-        return math.prod(self.shape[1:])
 
     @property
     def carried_error(self) -> Optional[float]:
@@ -150,8 +129,6 @@ class Route(ParameterSpec):
     #: Whether weight and optimizer state are in a table, and not in this worker's arrays; then the methods of
     #: :class:`mxhybrid.routes.table_weight.TableWeight` read and write both.
     weight_in_table = False
-    #: Whether row_sparse gradients may be pushed; if not, the chooser makes another route for them.
-    takes_rows = True
     _without_table = 'no row_sparse value was pushed to it'
 
     def __init__(self, key: Any, name: str, array: Any, context: RouteContext):

@@ -17,7 +17,6 @@ class RowGradients(DenseAllreduce):
     """
 
     all_rows = False
-    takes_rows = True
 
     def __init__(self, former: Route):
         super().__init__(former.key, former.name, former, former.context)

@@ -10,7 +10,8 @@ from ..servers.lifecycle import TableSpec, create_table
 from ..servers.partitioning import ROW_OVERHEAD_BYTES
 from ..servers.protocol import REPLACE
 from ..servers.table import Table
-from .replicated import Replica, Replicated
+from .replica import Replica
+from .replicated import Replicated
 from .route import Route, RouteContext
 from .rows import count_pulled, fill_outputs, pull_async, pull_each_async, sum_devices
 from .table_weight import TableWeight
@@ -80,20 +81,13 @@ class ServerWeights(TableWeight):
     def to_allreduce(self, optimizer: Any) -> Route:
         """Move the table to all workers, with its state (collective)."""
         replica = Replica(self.tag, self.rows, self.width, self.dtype, self.context.collective, self.buffer_dtype)
-        table = self._table
-        if optimizer is not None and table.has_optimizer:
-            replica.inherit_optimizer(table)
+        if optimizer is not None and self.has_state:
+            replica.inherit_optimizer(self._table)
             replica.set_optimizer(optimizer, *rates_of(optimizer, self.key), update_count(optimizer, self.key))
             for slot, width in enumerate(self.state_widths()):
                 rows = self.read_state(slot, width, 0, self.rows) if self.context.collective.rank == 0 else np.empty(0)
                 replica.assign(rows.__getitem__, slot)
-
-        def weights(ids: np.ndarray) -> np.ndarray:
-            rows = np.empty((len(ids), self.width), self.dtype)
-            table.pull_uncached(ids, rows)
-            return rows
-
-        replica.assign(weights)
+        replica.assign(lambda ids: self.read_weight(ids[0], ids[-1] + 1))  # ids of a chunk follow each other
         replicated = Replicated(self.key, self.name, self, self.context, replica)
         replicated.take_over(self)
         return replicated

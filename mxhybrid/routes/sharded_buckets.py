@@ -11,6 +11,7 @@ The first and the third step move the bytes of one allreduce.  Rows are copied b
 be in layouts of oneDNN.
 """
 import bisect
+import collections
 import itertools
 import math
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
@@ -93,7 +94,7 @@ class ShardedBucket:
         self._shard_bucket: Any = None
         self._updated_keys: List[Any] = []
         self._targets: Any = None
-        self._copies: Dict[str, Copies] = {}
+        self._copies: Dict[str, Copies] = collections.defaultdict(Copies)
         # Copies of this worker's rows of whole gradients, by key.
         self._rows_of_gradients: Dict[Any, Any] = {}
         #: Whether weights must be gathered before the next sum, see :meth:`gather`.
@@ -182,8 +183,4 @@ class ShardedBucket:
 
     def _copy(self, purpose: str, targets: Dict[Any, Any]) -> None:
         """Copy the outputs of some keys to arrays."""
-        copies, arrays = self._copies.get(purpose), list(targets.values())
-        sources = [self._outputs[key] for key in targets]
-        if copies is None or not copies.is_of(sources, arrays):
-            copies = self._copies[purpose] = Copies(sources, arrays)
-        copies.run()
+        self._copies[purpose].run([self._outputs[key] for key in targets], list(targets.values()))

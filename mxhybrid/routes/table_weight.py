@@ -1,11 +1,12 @@
 """A weight in a table with its optimizer state, on the servers or in every worker: the calls that both have."""
-from typing import Any, Callable, Iterable, List, Sequence, Tuple
+from typing import Any, Callable, Iterable, List, Sequence, Tuple, Union
 
 import numpy as np
 
 from ..native.optimizer_state import count_update, rates_of, state_shapes, state_widths, update_count
+from ..servers.table import Table
+from .replica import Replica
 from .route import Route
-from .row_interfaces import Rows
 from .rows import count_pushed
 
 
@@ -13,7 +14,7 @@ class TableWeight(Route):
     """The common part of three routes whose table updates the weight, with the live optimizer's settings."""
 
     has_table = weight_in_table = True
-    _table: Rows
+    _table: Union[Table, Replica]
 
     def push_rows(self, ids: np.ndarray, rows: np.ndarray, updater: Any, priority: int) -> None:
         """Let the table update with the gradients of all workers, or replace its rows by their sum without an updater.

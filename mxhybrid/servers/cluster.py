@@ -7,6 +7,7 @@ that shape this folder (``src/kvstore/kvstore_dist.h`` and ``kvstore_dist_server
 * Row ids of a push are sorted and unique.  The worker with native rank 0 initialises a table with all its rows.
 * A command overtakes pushes that are under way, so worker 0 waits for its pushes before it sends a command.
 """
+import functools
 import itertools
 import json
 import struct
@@ -18,14 +19,13 @@ import mxnet as mx
 import numpy as np
 
 from ..lane.agent import Shape
-from ..lane.membership import Endpoint, Membership
+from ..lane.membership import Membership
 from ..lane.worker import Lane
 from ..native.arrays import host_view
 from ..native.deliveries import Deliveries
 from ..native.stores import send_command
 from ..telemetry.recorder import AnyRecorder
 from ..telemetry.traffic import Network
-from .client import Client
 from .dynamic_shard import named_table
 from .keys import KeyPool, TableKeys
 from .protocol import MAILBOX_ELEMENTS
@@ -49,16 +49,18 @@ class Place(NamedTuple):
 class ParameterServers:
     """The servers, for a worker: its native store, commands and their answers, keys, and the tables in use.
 
-    `client` is this worker's connection to the servers; None if rows travel by the lane, where only worker 0 has one.
-    Only worker 0 sends commands, as text that `encode_command` makes of name and arguments.  `barrier` waits until all
-    workers call it.
+    `client` is this worker's link by ps-lite; None if `native` is None: if rows travel by the lane, only worker 0 has a
+    native store.  Only worker 0 sends commands, as text that `encode_command` makes of name and arguments.  `barrier`
+    waits until all workers call it.
     """
 
-    def __init__(self, client: Optional[Client], worker_place: Place, barrier: Callable[[], Any], trace: AnyRecorder,
+    def __init__(self, native: Any, worker_place: Place, barrier: Callable[[], Any], trace: AnyRecorder,
                  encode_command: Callable[[str, Dict[str, Any]], str], deliveries: Deliveries):
-        self.trace, self._encode_command, self.deliveries, self.client = trace, encode_command, deliveries, client
+        self.trace, self._encode_command, self.deliveries = trace, encode_command, deliveries
+        link = PsLiteLink(native, trace)
+        self.client = None if native is None else link
         #: The link that carries this worker's rows.
-        self.link: Union[PsLiteLink, Lane] = PsLiteLink(client)
+        self.link: Union[PsLiteLink, Lane] = link
         self.rank, self.num_workers, self.num_servers, self.initialiser, first_key = worker_place
         self.is_root = self.rank == 0
         self.barrier = barrier
@@ -68,19 +70,14 @@ class ParameterServers:
         self.table_numbers = itertools.count()
         #: The tables in use and their keys by name, see :mod:`mxhybrid.servers.lifecycle`; dynamic tables have no keys.
         self.tables: Dict[str, Tuple[Any, Optional[TableKeys]]] = {}
-        self._stand_in: Any = None
         # Whether the pulls of a thread get rows without staleness.
         self._local = threading.local()
         self._lane_numbers = itertools.count()
 
-    @property
+    @functools.cached_property
     def native(self) -> Any:
         """The native store of this worker; a local store if it has no connection to the servers."""
-        if self.client is not None:
-            return self.client.native
-        if self._stand_in is None:
-            self._stand_in = mx.kv.create('local')
-        return self._stand_in
+        return mx.kv.create('local') if self.client is None else self.client.native
 
     def install(self, watch: Dict[str, Any], half_rows: bool) -> None:
         """Install the handler in every server and connect it to the job monitor (collective).
@@ -106,11 +103,11 @@ class ParameterServers:
         workers.  Return None, and open nothing, if `is_served` returns false for the memory domains of the servers.
         """
         self.command('listen')
-        agents = [Endpoint(*self.read_answer(server)) for server in range(self.num_servers)] if self.is_root else []
-        membership = Membership.from_json(exchange(agents)[0], list(memory_domains))
-        agents, _ = membership.as_json()
+        agents = [self.read_answer(server) for server in range(self.num_servers)] if self.is_root else []
+        agents = exchange(agents)[0]
+        membership = Membership.from_json(agents, list(memory_domains))
         if not is_served([agent.memory_domain for agent in membership.agents]):
-            self.part()
+            self.command('part')
             return None
         self.command('connect', agents=agents, memory_domains=list(memory_domains), timeout=timeout)
         self.barrier()
@@ -164,11 +161,9 @@ class ParameterServers:
     def drop_table(self, table: Any) -> None:
         """Drop a table from the lane (collective); no operation may be under way."""
         assert isinstance(self.link, Lane)
-        number = self.link.number(table)
-        self.link.forget(table)
-        if number is not None:
-            self.barrier()
-            self.command('drop', number=number)
+        number = self.link.forget(table)
+        self.barrier()
+        self.command('drop', number=number)
 
     @property
     def on_lane(self) -> bool:
@@ -200,7 +195,8 @@ class ParameterServers:
 
     def part(self) -> None:
         """End the lane, if there is one; no worker may wait for rows any more."""
-        self.command('part')
+        if self.on_lane:
+            self.command('part')
 
     def initialise(self, keys: Any, values: Any) -> None:
         """Create keys with the values of the worker that initialises (collective among clients)."""

@@ -53,16 +53,14 @@ class DynamicShard(LanePartition):
         return RowStore.borrowed(address, self.shape[1], self._dtype, self._first_values, self._widths)
 
     def _set_optimizer_rule(self) -> None:
-        assert self._optimizer is not None
         self.ensure_state(self._optimizer)
         rule, settings = kernel_rule(self._optimizer.live, has_state=bool(self._widths))
         self._set_rule(rule, settings=settings)
 
     def _set_state_rule(self, slot: int) -> None:
-        if slot in MORE_SLOTS.values():  # they are no optimizer's
-            self._set_rule('assign state', slot)
-        else:
-            super()._set_state_rule(slot)
+        if slot not in MORE_SLOTS.values():  # these are no optimizer's
+            self.ensure_state(self._optimizer)
+        self._set_rule('assign state', slot)
 
     def ensure_state(self, optimizer: TableOptimizer) -> None:
         if self.has_state:

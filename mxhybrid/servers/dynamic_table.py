@@ -16,9 +16,8 @@ from ..base.files import digest_of
 from ..base.settings import variable
 from ..lane.keyed_rows import KeyedRows
 from ..lane.row_format import row_format
-from ..lane.worker import Lane
 from ..row_store.row_files import Marks, remove_parts
-from ..row_store.row_store import DTYPES, FirstValues, RowStoreOptions, check_capacity
+from ..row_store.row_store import FirstValues, RowStoreOptions, check_capacity
 from .cluster import ParameterServers
 from .file_pieces import fetch
 from .kernel_rules import check_kernel
@@ -62,6 +61,12 @@ class DynamicTable(ServedTable):
         super().__init__(servers, spec.name, spec.width, dtype,
                          row_format(dtype, np.dtype(spec.wire_dtype), spec.width), spec.staleness)
         self.max_batch_rows, self.first_values, self.options = spec.max_batch_rows, spec.first_values, spec.options
+        self._lane: Any = servers.lane  # there is one, see _check
+        self.partitions = spec.partitions
+        #: Bytes of a row on the wire.
+        self.row_bytes = self.row_format.row_bytes(self.width, self.dtype)
+        #: Whether the rows are in memory, which a server can copy, and not in files.
+        self.is_in_memory = not spec.options.directory
         #: The server of each partition.
         self.owners = tuple((self.index + part) % servers.num_servers for part in range(spec.partitions))
         #: The names of the partitions in commands: numbers below 0, since the native store has no keys for them.
@@ -70,21 +75,6 @@ class DynamicTable(ServedTable):
         self._overwrites = False
         #: Whether worker 0 fetched the rows at the last save, since some servers did not see its directory.
         self._fetches = False
-
-    @property
-    def partitions(self) -> int:
-        """The number of partitions."""
-        return len(self.owners)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row on the wire."""
-        return self.row_format.row_bytes(self.width, self.dtype)
-
-    @property
-    def _lane(self) -> Lane:
-        assert isinstance(self.servers.link, Lane)
-        return self.servers.link
 
     def _checked_keys(self, keys: Any, doing: str) -> np.ndarray:
         """Return keys as an array of int64; InputError if they are not sorted and unique, or too many."""
@@ -112,20 +102,14 @@ class DynamicTable(ServedTable):
     def push(self, keys: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Push rows, (n, width), of `keys`, int64, sorted and unique (collective); returns before servers answer.
 
-        Every worker pushes once a step, possibly no rows.  InputError, with nothing sent, for other keys or rows, or
-        more keys than the capacity.
+        Every worker pushes once a step, possibly no rows.  InputError, with nothing sent, for other keys or rows.
         """
         keys = self._checked_keys(keys, 'pushing')
         if np.shape(rows) != (len(keys), self.width):
             raise InputError('%s: rows of shape %s for %d keys: give rows of shape %s'
                              % (self.name, np.shape(rows), len(keys), (len(keys), self.width)))
-        if not self._overwrites:  # the next update removes the rows that are too many
-            check_capacity(self.name, keys, self.options.capacity, self.partitions)
         self._prefetcher.before_push(keys if self.lag else None)
-        if not self.staleness:
-            # After a push the host drops the rows that it caches.
-            self.servers.link.settle_deliveries(self)
-        self.servers.link.push(self, keys, rows, priority, self._overwrites)
+        self._push(keys, rows, priority, self._overwrites)
         self._prefetcher.after_push()
         self._warn()
 
@@ -153,15 +137,6 @@ class DynamicTable(ServedTable):
         """
         self._prefetcher.pull(self._checked_keys(keys, 'pulling'), result, priority)
 
-    def pull_later(self, keys: np.ndarray, result: np.ndarray, priority: int = 0) -> Callable[[], None]:
-        """Request rows; the function returned waits for them, see :class:`mxhybrid.native.deliveries.Deliveries`."""
-        return self._prefetcher.pull_later(self._checked_keys(keys, 'pulling'), result, priority)
-
-    def pull_exactly(self, keys: np.ndarray, result: np.ndarray) -> None:
-        """Pull rows like :meth:`pull`, but unrounded, without staleness, and past prefetched rows and the host's cache.
-        """
-        self.servers.link.request_uncached(self, self._checked_keys(keys, 'pulling'))(result)
-
     @staticmethod
     def deliver(tables: Sequence['DynamicTable'], rows: Sequence[KeyedRows], array: Any, priority: int = 0) -> None:
         """Request rows of several tables of one job that the engine writes to the memory of `array`.
@@ -171,28 +146,7 @@ class DynamicTable(ServedTable):
         """
         for table, part in zip(tables, rows):
             table._check_count(part.keys, 'pulling')
-        for table in tables:
-            table._warn()  # about rows before these: the check does not wait
-        lane = tables[0]._lane
-        if lane.delivers(tables[0]) and not any(table._prefetcher.has_rows() for table in tables):
-            for table in tables:
-                table._prefetcher.mark_pulled()
-            lane.deliver_tables(tables, rows, array, priority)
-            return
-        for table, part in zip(tables, rows):
-            table.servers.deliveries.put([array], table._pull_later(part, priority), priority)
-
-    def _pull_later(self, part: KeyedRows, priority: int) -> Callable[[], None]:
-        """Request rows; the function returned waits for them and writes them."""
-        if part.positions is None:
-            return self._prefetcher.pull_later(part.keys, part.rows.reshape(-1, self.width), priority)
-        rows = np.empty((len(part.keys), self.width), self.dtype)
-        wait = self._prefetcher.pull_later(part.keys, rows, priority)
-
-        def write() -> None:
-            wait()
-            part.write(rows)
-        return write
+        tables[0]._deliver(tables, rows, array, priority)
 
     def prefetch(self, keys: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
         """Request rows before they are pulled, see :meth:`mxhybrid.servers.row_prefetcher.RowPrefetcher.prefetch`."""
@@ -234,7 +188,8 @@ class DynamicTable(ServedTable):
         """Return the sums over partitions of the statistics of their row stores, by name (worker 0 only)."""
         totals: Counter[str] = Counter()
         for answer in self._ask('statistics'):
-            totals.update(answer)
+            for statistics in answer.values():
+                totals.update(statistics)
         return dict(totals)
 
     def cache_counts(self) -> Dict[str, int]:
@@ -277,11 +232,6 @@ class DynamicTable(ServedTable):
             remove_parts(directory)
         self._fetches = True
         return Saved(self._fetch(directory, since), hosts)
-
-    @property
-    def is_in_memory(self) -> bool:
-        """True if the rows are in memory, which a server can copy, and not in files."""
-        return not self.options.directory
 
     @staticmethod
     def save_copies(tables: Sequence['DynamicTable'], directories: Sequence[str], since: Sequence[Optional[Marks]],
@@ -365,21 +315,16 @@ def create_dynamic_table(servers: ParameterServers, spec: DynamicTableSpec) -> D
 
 
 def _check(servers: ParameterServers, spec: DynamicTableSpec) -> None:
-    """Raise InputError for settings of a dynamic table that are not valid."""
-    name, dtype, partitions, options = spec.name, np.dtype(spec.dtype), spec.partitions, spec.options
+    """Raise InputError for settings of a dynamic table that are not valid; width and dtype were checked before."""
+    name, partitions, options = spec.name, spec.partitions, spec.options
     if not servers.on_lane:
         raise InputError('%s: the rows of a dynamic table travel by the lane only, but this job uses ps-lite: leave %s '
                          'out, and see the log of worker 0 for the reason if it is not set'
                          % (name, variable('row_transport')))
-    if dtype.name not in DTYPES:
-        raise InputError("%s: a dynamic table of type %s: give float32 or float64, for which optimizers have kernels. "
-                         "Rows may travel as float16 or int8 nevertheless, see %s"
-                         % (name, dtype, variable('wire_dtype')))
-    for setting, value, least, most in (
-            ('width', spec.width, 1, 1 << 24), ('partitions', partitions, 1, (1 << 16) - 1),
-            ('max_batch_rows', spec.max_batch_rows, 1, 1 << 28)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
-            raise InputError('%s: %s=%r: give an integer from %d to %d' % (name, setting, value, least, most))
+    for setting, count, most in (('partitions', partitions, (1 << 16) - 1),
+                                 ('max_batch_rows', spec.max_batch_rows, 1 << 28)):
+        if count > most:
+            raise InputError('%s: %s=%d: give an integer from 1 to %d' % (name, setting, count, most))
     options.check(name + ': ')
     if 0 < options.capacity < partitions:
         raise InputError('%s: capacity=%d is less than one row for each of %d partitions: give a larger capacity, or '

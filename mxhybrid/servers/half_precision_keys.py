@@ -55,13 +55,10 @@ class WireFormat:
         self.keys = keys
         self.push_keys = keys if push_keys is None else push_keys
         self.pushed_as = np.dtype(np.float16) if self._is_half else dtype
+        #: Bytes of a row on the wire.
+        self.row_bytes = width * self.pushed_as.itemsize
         self.pulled_width = packed_width(width) if self._is_half else width
         self.ordering = ordering
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row on the wire."""
-        return self._width * self.pushed_as.itemsize
 
     def narrow(self, rows: np.ndarray, target: np.ndarray) -> None:
         """Cast rows to the pushed dtype, into `target`; 1 to 2 ns per element (NumPy and MXNet take the same time)."""

@@ -18,7 +18,6 @@ import struct
 import sys
 import time
 import traceback
-from collections import Counter
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -52,6 +51,9 @@ from .shard import Shard
 class Handler(Optimizer):
     """The handler, in the place of the optimizer of a server; `lifeline` is that of the process, if it has one."""
 
+    #: The agent of the lane, which the command `listen` makes.
+    _agent: Agent
+
     def __init__(self, lifeline: Optional[Lifeline] = None, secret: str = '', address: str = '') -> None:
         super().__init__()
         log_filter.suppress_repeated_logs()
@@ -65,7 +67,6 @@ class Handler(Optimizer):
         self._mailbox: Any = None
         self._lifeline = lifeline
         self._secret, self._address = secret, address
-        self._agent: Optional[Agent] = None
         #: Partitions on the lane by numbers of table and partition there.
         self._shards: Dict[Tuple[int, int], Union[Shard, DynamicShard]] = {}
         #: The keys of the partitions of dynamic tables by their numbers there.
@@ -170,12 +171,10 @@ class Handler(Optimizer):
 
     def do_connect(self, agents: List[List[Any]], memory_domains: List[str], timeout: float) -> None:
         """Connect the agent to all other agents, which get the same command."""
-        assert self._agent is not None
         self._agent.connect(Membership.from_json(agents, memory_domains), timeout)
 
     def do_shards(self, table: str, keys: List[int], number: int, shape: List[Any]) -> None:
         """Register a table on the lane, and the partitions of it that this server owns."""
-        assert self._agent is not None
         table_shape = Shape(*shape)
         self._agent.add_table(number, table_shape)
         for part, (key, owner) in enumerate(zip(keys, table_shape.owners)):
@@ -189,7 +188,6 @@ class Handler(Optimizer):
     def do_dynamic_table(self, table: str, keys: List[int], number: int, shape: List[Any], first_values: List[Any],
                          options: List[Any]) -> None:
         """Register a dynamic table, and the partitions of it that this server owns."""
-        assert self._agent is not None
         table_shape = Shape(*shape)
         own_parts = [part for part, owner in enumerate(table_shape.owners) if owner == self._agent.number]
         store_options = RowStoreOptions(*options)
@@ -215,11 +213,8 @@ class Handler(Optimizer):
         return {number: part for number, part in parts.items() if isinstance(part, DynamicShard)}
 
     def do_dynamic_statistics(self, keys: List[int]) -> None:
-        """Leave the statistics of a dynamic table's partitions in the mailbox, summed."""
-        totals: Counter[str] = Counter()
-        for shard in self._dynamic_shards(keys).values():
-            totals.update(shard.with_store(RowStore.statistics))
-        self._answer({'answer': totals})
+        """Leave the statistics of a dynamic table in the mailbox, by partition."""
+        self._answer_about(keys, lambda number, store: store.statistics())
 
     def do_dynamic_save(self, keys: List[int], directory: str, since: Optional[Marks], file: str, digest: str) -> None:
         """Save the partitions of a dynamic table; leave the results by partition, or an error, in the mailbox.
@@ -251,7 +246,6 @@ class Handler(Optimizer):
 
         The copy writes the results, by table and partition, to the file of this server among `results`.
         """
-        assert self._agent is not None
         result = results[self._agent.number]
         shards = [(shard, str(number), directory, since) for table_keys, directory, since in tables
                   for number, shard in self._dynamic_shards(table_keys).items()]
@@ -284,7 +278,6 @@ class Handler(Optimizer):
 
     def do_dynamic_read(self, keys: List[int], server: int, file: str, start: int) -> None:
         """Leave a piece of a saved file in the mailbox, if this is the server that has it."""
-        assert self._agent is not None
         if server == self._agent.number:
             piece = self._scratch.read(file, start)
             host_view(self._mailbox).view(np.uint8)[:len(piece)] = np.frombuffer(piece, np.uint8)
@@ -331,20 +324,17 @@ class Handler(Optimizer):
 
     def do_drop(self, number: int) -> None:
         """Drop a table on the lane."""
-        assert self._agent is not None
         for key in self._dynamic_keys.pop(number, []):
-            if not isinstance(self._partitions[key], DynamicShard):
-                del self._partitions[key]
+            del self._partitions[key]
         for shard_id in [shard_id for shard_id in self._shards if shard_id[0] == number]:
-            del self._partitions[self._shards.pop(shard_id).key]
+            self._partitions.pop(self._shards.pop(shard_id).key, None)
         self._agent.drop_table(number)
         self._directories.pop(number, None)
         trim_heap()
 
     def do_part(self) -> None:
         """End the lane, after all workers have ended."""
-        if self._agent is not None:
-            self._agent.close()
+        self._agent.close()
 
     def _update_shard(self, number: int, part: int, local_ids: np.ndarray, rows: np.ndarray) -> None:
         """Update a partition on the lane by an optimizer without a compiled kernel."""

@@ -1,5 +1,5 @@
 """A partition on the lane: the compiled agent handles the pushes to it by a rule, which follows its mode."""
-from typing import Mapping, Optional
+from typing import Mapping
 
 from ..lane.agent import Agent
 from ..native.optimizers import TableOptimizer
@@ -10,10 +10,12 @@ from .protocol import CAPTURE, MODE_RULES, OPTIMIZE, state_slot
 class LanePartition(Partition):
     """Partition number `part` of the table `number` on the lane, with `rows` rows of `width` elements."""
 
+    #: The last optimizer; a table gets one before the modes that need it.
+    _optimizer: TableOptimizer
+
     def __init__(self, key: int, table: str, agent: Agent, number: int, part: int, rows: int, width: int):
         super().__init__(key, table, rows, width, CAPTURE)
         self._agent, self._number, self._part = agent, number, part
-        self._optimizer: Optional[TableOptimizer] = None
 
     def set_mode(self, mode: str) -> None:
         super().set_mode(mode)
@@ -27,9 +29,7 @@ class LanePartition(Partition):
 
     def _set_state_rule(self, slot: int) -> None:
         """Let pushes assign optimizer state."""
-        assert self._optimizer is not None
-        self.ensure_state(self._optimizer)
-        self._set_rule('assign state' if self._has_compiled_state else 'callback', slot)
+        raise NotImplementedError
 
     def follow(self, optimizer: TableOptimizer) -> None:
         self._optimizer = optimizer
@@ -42,11 +42,6 @@ class LanePartition(Partition):
     def _set_optimizer_rule(self) -> None:
         """Let pushes update the rows by the optimizer."""
         raise NotImplementedError
-
-    @property
-    def _has_compiled_state(self) -> bool:
-        """True if the compiled part has the optimizer state."""
-        return True
 
     def expect_count(self, optimizer: TableOptimizer, count: int) -> None:
         super().expect_count(optimizer, count)

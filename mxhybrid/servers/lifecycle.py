@@ -160,6 +160,5 @@ def retire_tables(servers: ParameterServers, names: Sequence[str]) -> None:
         table, keys = servers.tables.pop(name)
         if keys is not None:
             servers.keys.give_back(keys, table.partitioning, table.former.values())
-        table.close()
     trim_heap()
     servers.barrier()

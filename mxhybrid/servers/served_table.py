@@ -4,6 +4,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 import numpy as np
 
 from ..comm.float16 import OverflowAlarm
+from ..lane.keyed_rows import KeyedRows
 from ..lane.row_format import RowFormat
 from .cluster import ParameterServers
 from .optimized_table import OptimizedTable
@@ -51,6 +52,41 @@ class ServedTable(OptimizedTable):
         self._prefetcher.collect()
         self.servers.link.settle_deliveries(self)
 
+    def _push(self, ids: np.ndarray, rows: np.ndarray, priority: int, exact: bool = False) -> None:
+        if not self.staleness:
+            # Needed if the caller has not done it: after a push the host drops the rows that it caches.
+            self._prefetcher.settle()
+            self.servers.link.settle_deliveries(self)
+        self.servers.link.push(self, ids, rows, priority, exact)
+
+    @staticmethod
+    def _deliver(tables: Sequence['ServedTable'], rows: Sequence[KeyedRows], array: Any, priority: int) -> None:
+        """Request rows of several tables, which the engine writes to the memory of `array`."""
+        for table in tables:
+            table._warn()  # about rows before these: the check does not wait
+        servers, lane = tables[0].servers, tables[0].servers.lane
+        # A trace records when rows arrive, which operations of the engine do not tell.
+        if (lane is not None and not servers.trace.enabled
+                and not any(table._prefetcher.has_rows() for table in tables)):
+            for table in tables:
+                table._prefetcher.mark_pulled()
+            lane.deliver_tables(tables, rows, array, priority)
+            return
+        for table, part in zip(tables, rows):
+            servers.deliveries.put([array], table._pull_later(part, priority), priority)
+
+    def _pull_later(self, part: KeyedRows, priority: int) -> Callable[[], None]:
+        """Request rows; the function returned waits for them and writes them."""
+        if part.positions is None:
+            return self._prefetcher.pull_later(part.keys, part.rows.reshape(-1, self.width), priority)
+        rows = np.empty((len(part.keys), self.width), self.dtype)
+        wait = self._prefetcher.pull_later(part.keys, rows, priority)
+
+        def write() -> None:
+            wait()
+            part.write(rows)
+        return write
+
     def _warn(self) -> None:
         """Warn of values that did not fit into float16 on the lane so far."""
         lane = self.servers.lane if self.row_format is RowFormat.FLOAT16 else None
@@ -69,7 +105,3 @@ class ServedTable(OptimizedTable):
 
     def _drop_optimizer(self) -> None:
         self.servers.command('forget_state', table=self.name, keys=self.server_keys)
-
-    def close(self) -> None:
-        """Make the link forget this table, which is not used any more."""
-        self.servers.link.forget(self)

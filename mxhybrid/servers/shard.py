@@ -50,12 +50,11 @@ class Shard(LanePartition):
             self._is_stale = True
         super().set_mode(mode)
 
-    @property
-    def _has_compiled_state(self) -> bool:
-        return bool(self._arrays)
+    def _set_state_rule(self, slot: int) -> None:
+        self.ensure_state(self._optimizer)
+        self._set_rule('assign state' if self._arrays else 'callback', slot)
 
     def _set_optimizer_rule(self) -> None:
-        assert self._optimizer is not None
         self.ensure_state(self._optimizer)
         if self._has_kernel(self._optimizer):
             rule, settings = kernel_rule(self._optimizer.live, has_state=bool(self._arrays))
@@ -123,7 +122,7 @@ class Shard(LanePartition):
             self._is_stale = False
 
     def _publish(self, ids: Optional[np.ndarray]) -> None:
-        if self._optimizer is None or self._optimizer.takes_dense:
+        if self._optimizer.takes_dense:
             return
         rows = self._rows_of(self.stored)
         if ids is None:

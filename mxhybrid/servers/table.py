@@ -6,6 +6,7 @@ import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
+from ..lane.keyed_rows import KeyedRows
 from ..lane.row_format import RowFormat
 from .cluster import ParameterServers
 from .half_precision_keys import WireFormat
@@ -37,7 +38,6 @@ class Table(ServedTable):
             half_table.family.insert(0, self)
             self.family, self._prefetcher = half_table.family, half_table._prefetcher
         self.former: Dict[int, Partitioning] = {}
-        self._successor: Optional['Table'] = None
         self._started = time.perf_counter()
         self.seconds_to_create = 0.0
 
@@ -48,21 +48,14 @@ class Table(ServedTable):
 
     def successor(self, partitioning: Partitioning) -> 'Table':
         """Return the table that carries rows to new partitions of this one."""
-        if self._successor is None:
-            self._successor = Table(self.servers, self.name, partitioning, self.dtype)
-            self._successor.row_format, self._successor.staleness = self.row_format, self.staleness
-        self._successor._use(partitioning)
-        return self._successor
+        successor = Table(self.servers, self.name, partitioning, self.dtype)
+        successor.row_format, successor.staleness = self.row_format, self.staleness
+        return successor
 
     def move_to(self, partitioning: Partitioning) -> None:
         """Use new partitions, which hold the same rows; see :mod:`mxhybrid.servers.repartition`."""
         self.former[self.partitioning.count] = self.partitioning
         self._use(partitioning)
-
-    def close(self) -> None:
-        """Make the link forget this table, which is not used any more."""
-        for table in self.family + ([self._successor] if self._successor is not None else []):
-            self.servers.link.forget(table)
 
     def _use(self, partitioning: Partitioning, wire_format: Optional[WireFormat] = None) -> None:
         self.partitioning, self.server_keys = partitioning, partitioning.keys
@@ -102,13 +95,6 @@ class Table(ServedTable):
         """Push rows like :meth:`push`, but unrounded."""
         self._push(ids, rows, priority, exact=True)
 
-    def _push(self, ids: np.ndarray, rows: np.ndarray, priority: int, exact: bool = False) -> None:
-        if not self.staleness:
-            # Needed if the caller has not done it: after a push the host drops the rows that it caches.
-            self._prefetcher.settle()
-            self.servers.link.settle_deliveries(self)
-        self.servers.link.push(self, ids, rows, priority, exact)
-
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """Write the rows `ids`, after all earlier pushes of this worker, to `result` (blocks; not collective)."""
         self._prefetcher.pull(ids, result, priority)
@@ -119,13 +105,7 @@ class Table(ServedTable):
 
     def deliver(self, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int = 0) -> None:
         """Request rows that the engine writes to `rows`, the memory of `array`; readers of the array wait for them."""
-        self._warn()  # about rows before these: the check does not wait
-        lane = self.servers.lane
-        if lane is not None and not self._prefetcher.has_rows() and lane.delivers(self):
-            self._prefetcher.mark_pulled()
-            lane.deliver(self, ids, array, rows, priority)
-        else:
-            self.servers.deliveries.put([array], self._prefetcher.pull_later(ids, rows, priority), priority)
+        self._deliver([self], [KeyedRows(np.ascontiguousarray(ids, np.int64), None, rows)], array, priority)
 
     def deliver_copies(self, ids: np.ndarray, outs: List[Any], priority: int = 0) -> bool:
         """Request few rows and copy them to row_sparse `outs`, all in one call, see :meth:`deliver`.

@@ -2,7 +2,7 @@
 import pytest
 from lab.jobs import run_job
 
-from mxhybrid.routes.choice import MARGIN, NEAR_DENSE, NEAR_DENSE_MARGIN
+from mxhybrid.routes.costs import MARGIN, NEAR_DENSE, NEAR_DENSE_MARGIN
 
 from ...helpers import comparing
 from ...helpers.turns import slow

@@ -150,7 +150,10 @@ class Training:
 
     def compare(self, operation):
         rows = np.empty((len(KEYS), WIDTH))
-        (self.table.pull if isinstance(self.table, LocalTable) else self.table.pull_exactly)(KEYS, rows)
+        if isinstance(self.table, LocalTable):
+            self.table.pull(KEYS, rows)
+        else:
+            self.table.servers.link.request_uncached(self.table, KEYS)(rows)
         expected = [self.model.rows.get(key, [FIRST])[0] for key in KEYS.tolist()]
         self.expect(rows[:, 0].tolist() == rows[:, 1].tolist() == expected
                     and self.table.statistics()['rows'] == len(self.model.rows), operation)

@@ -5,8 +5,7 @@ from types import MappingProxyType
 import pytest
 
 from mxhybrid.kvstore import report
-from mxhybrid.routes.choice import Choice
-from mxhybrid.routes.costs import Estimate
+from mxhybrid.routes.costs import Choice, Estimate
 from mxhybrid.servers.partitioning import Partitioning
 from mxhybrid.telemetry.traffic import Traffic
 

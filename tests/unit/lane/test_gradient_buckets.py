@@ -181,13 +181,13 @@ def test_engine_keeps_the_order_of_operations(host):
     bucket = GradientBucket(buffer, gradients, np.dtype('float32'))
     ends = np.cumsum([array.size for array in gradients])
     sums = [buffer.output[int(end - array.size):int(end)].reshape(array.shape) for array, end in zip(gradients, ends)]
-    copies = Copies(sums, totals)
+    copies = Copies()
     seen = []
     for step in range(30):
         for array in gradients:
             array[:] = step
         bucket.start(-step)
-        copies.run()
+        copies.run(sums, totals)
         seen.append([total.copy() for total in totals])
     for step, values in enumerate(seen):
         for value in values:

@@ -2,8 +2,9 @@
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
-from mxhybrid.routes.choice import MARGIN, NEAR_DENSE_MARGIN, weigh
 from mxhybrid.routes.costs import (
+    MARGIN,
+    NEAR_DENSE_MARGIN,
     Estimate,
     Network,
     Speed,
@@ -14,6 +15,7 @@ from mxhybrid.routes.costs import (
     ring_bytes,
     server_bytes,
     shares_of_hosts,
+    weigh,
 )
 
 fast = hypothesis_settings(max_examples=100, deadline=None)

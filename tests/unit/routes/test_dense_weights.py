@@ -9,7 +9,7 @@ import pytest
 from mxhybrid.base.errors import InputError
 from mxhybrid.base.settings import Settings
 from mxhybrid.native.arrays import make_row_sparse
-from mxhybrid.routes.choice import Choice
+from mxhybrid.routes.costs import Choice
 from mxhybrid.routes.dense_allreduce import DenseAllreduce
 from mxhybrid.routes.route import RouteContext
 from mxhybrid.routes.row_allreduce import RowAllreduce
@@ -23,7 +23,7 @@ class Alone:
 
     rank, size = 0, 1
 
-    def allreduce_(self, array, name, priority=0):
+    def allreduce_(self, array, name, priority=0, quantized=False):
         """Nobody adds to it."""
 
     def broadcast_(self, array, name, priority=0):
@@ -86,7 +86,7 @@ def test_rows_continue_from_the_previous_route(route, updater):
     route.push([dense(2)], updater, 0)
     route.choice = Choice('allreduce', 'forced')
     rows = RowAllreduce(route)
-    assert not route.takes_rows and rows.takes_rows and route.all_rows and not rows.all_rows
+    assert route.all_rows and not rows.all_rows
     rows.push_rows(IDS, np.ones((2, 2), 'float32'), updater, 0)
     expected = np.full(SHAPE, -1.0)
     expected[IDS] -= 1

@@ -9,7 +9,7 @@ from hypothesis import given, settings as hypothesis_settings, strategies as st
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.native.optimizer_state import state_widths
 from mxhybrid.routes.chooser import bytes_needed
-from mxhybrid.routes.replicated import Replica
+from mxhybrid.routes.replica import Replica
 from mxhybrid.routes.row_sums import MAX_ELEMENTS, RowSum
 
 from .test_dense_weights import Alone

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.errors import CheckpointError, InputError, JobError
+from mxhybrid.lane.keyed_rows import KeyedRows
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.row_store.row_store import FirstValues, RowStore, RowStoreOptions, partition_of
 from mxhybrid.servers import dynamic_table, file_pieces
@@ -149,7 +150,7 @@ def test_hits_of_the_cache_are_counted_on_each_host(workers, servers, width):
         servers.barrier()
         for _ in range(2):
             table.pull(KEYS, rows)
-        table.pull_exactly(KEYS, rows)  # past the cache
+        servers.link.request_uncached(table, KEYS)(rows)  # past the cache
         servers.barrier()
         counts = table.cache_counts()
         servers.barrier()
@@ -178,7 +179,7 @@ def test_rows_travel_as_float16_equally_to_all():
         table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
         table.push(KEYS, np.ones((len(KEYS), WIDTH)))
         table.pull(KEYS, rows)
-        table.pull_exactly(KEYS, exact)
+        servers.link.request_uncached(table, KEYS)(exact)
         return rows, exact
     with dynamic_job([2, 1], [1, 1]) as job:
         results = job.run(train)
@@ -192,11 +193,11 @@ def test_bad_input_is_refused_before_anything_is_sent():
     with dynamic_job([1], [1]) as job:
         servers, = job.workers
 
-        def create(width=WIDTH, dtype='float32', partitions=2, max_batch_rows=4, **options):
-            return create_dynamic_table(servers, DynamicTableSpec('net.items', width, dtype, FIRST, partitions,
+        def create(partitions=2, max_batch_rows=4, **options):
+            return create_dynamic_table(servers, DynamicTableSpec('net.items', WIDTH, 'float32', FIRST, partitions,
                                         RowStoreOptions(**options), max_batch_rows=max_batch_rows))
-        for arguments, text in [({'width': 0}, 'width=0'), ({'dtype': 'float16'}, 'type float16'),
-                                ({'partitions': 0}, 'partitions=0'), ({'max_batch_rows': 0}, 'max_batch_rows=0'),
+        for arguments, text in [({'partitions': 1 << 16}, 'partitions=65536'),
+                                ({'max_batch_rows': 1 << 29}, 'max_batch_rows=536870912'),
                                 ({'admit': 0}, 'admit=0'), ({'capacity': -1}, 'capacity=-1'),
                                 ({'capacity': 1}, 'capacity=1 is less'), ({'evict': 'oldest'}, "evict='oldest'")]:
             with pytest.raises(InputError, match='net.items: .*' + text):
@@ -217,7 +218,7 @@ def test_bad_input_is_refused_before_anything_is_sent():
         crowded = np.arange(100)[partition_of(np.arange(100), 2) == 1][:3]
         with pytest.raises(InputError, match='net.items: a step has 3 distinct keys, but capacity=5 with 2 rows for '
                                              'each of 2 partitions, and one of them has 3 of the keys: give a'):
-            small.push(crowded, np.zeros((3, WIDTH)))
+            small.push_all([small], [KeyedRows(crowded, None, np.zeros((3, WIDTH), 'float32'))])
         small.push(crowded[:2], np.zeros((2, WIDTH)))
         for optimizer, text in [(mx.optimizer.create('nag'), "'nag' cannot update net.items"),
                                 (mx.optimizer.create('sgd', momentum=0.9, lazy_update=False), 'lazy_update=False'),

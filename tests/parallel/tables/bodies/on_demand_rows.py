@@ -221,7 +221,7 @@ class Requests:
 
     def __init__(self, link):
         self.forward, self.in_forward = False, []
-        link.request, link.deliver = self._noting(link.request), self._noting(link.deliver)
+        link.request, link.deliver_tables = self._noting(link.request), self._noting(link.deliver_tables)
 
     def _noting(self, original):
         def request(*arguments):

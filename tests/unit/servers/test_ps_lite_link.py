@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from mxhybrid.base.errors import InputError
 from mxhybrid.native.arrays import row_sparse_parts
-from mxhybrid.servers import client
+from mxhybrid.servers import ps_lite_link
 from mxhybrid.servers.half_precision_keys import WireFormat
 from mxhybrid.servers.lifecycle import check_stale_rows
 from mxhybrid.servers.partitioning import Placement
@@ -42,7 +42,7 @@ def test_rows_are_dealt_to_their_partitions(case):
     everything = np.zeros((partitioning.rows, partitioning.width), table.dtype)
     everything[ids] = pushed
     order = partitioning.order(ids)
-    arrays = client.cut(table, partitioning.offsets(ids[order]), pushed, order)
+    arrays = ps_lite_link.cut(table, partitioning.offsets(ids[order]), pushed, order)
     assert len(arrays) == partitioning.count
     for part, array in enumerate(arrays):
         assert array.shape == partitioning.shape(part)
@@ -54,7 +54,7 @@ def test_rows_are_dealt_to_their_partitions(case):
 
 def test_rows_are_rounded_where_they_travel_as_float16():
     table = table_of(1, 1, 1, 'float32', halves=True)
-    _, rows = row_sparse_parts(client.cut(table, np.zeros(1, np.int64), np.array([[2049]], np.float32),
+    _, rows = row_sparse_parts(ps_lite_link.cut(table, np.zeros(1, np.int64), np.array([[2049]], np.float32),
                                           np.zeros(1, np.int64))[0])
     assert rows.dtype == np.float16 and rows[0, 0] == 2048
 
@@ -62,8 +62,8 @@ def test_rows_are_rounded_where_they_travel_as_float16():
 def test_a_pull_tells_of_missing_rows():
     silent = SimpleNamespace(row_sparse_pull=lambda *arguments, **keywords: None)
     ids = np.arange(2)
-    write = client.Client(silent).pull(table_of(4, 1, 1, 'float32'), ids, ids, 0)
-    with pytest.raises(client.JobError, match='embed: a server answered a pull of 2 rows with 0'):
+    write = ps_lite_link.PsLiteLink(silent).request(table_of(4, 1, 1, 'float32'), ids, 0)
+    with pytest.raises(ps_lite_link.JobError, match='embed: a server answered a pull of 2 rows with 0'):
         write(np.empty((2, 1), np.float32))
 
 
