@@ -14,7 +14,7 @@ from ...kernels.joint_norm_operator import JointNorm, JointNormOperator, local_j
 from ...kernels.transfer_operator import TransferOperator
 from ...native import custom_operators  # noqa: F401  its operators are some of several in a process
 from ...native.arrays import host_view
-from ...native.engine import Deferred, Notifier
+from ...native.engine import Notifier
 from ...native.symbols import copied_input
 from ...telemetry.recorder import OFF, AnyRecorder
 from .redistribution import Redistribution, Transfer
@@ -56,25 +56,6 @@ class Transport:
     def cancel(self, first: int, end: int) -> None:
         """End transfers with the tags `first` to `end` at once, with arbitrary values, now and later."""
         raise NotImplementedError
-
-
-class CarrierTransport(Transport):
-    """Moves arrays by a carrier, :class:`~.socket_transport.SocketCarrier`.  A carrier is Python, so there are no
-    operators, and it keeps nothing of a transfer.
-    """
-
-    def __init__(self, carrier: Any):
-        self._carrier = carrier
-        self._deferred = Deferred(lambda what, done: carrier.begin(*what, done))
-
-    def push_views(self, transfer: Transfer, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
-        self._deferred.push(arrays, (transfer, source, target), priority)
-
-    def tags_under_way(self) -> List[int]:
-        return self._carrier.tags_under_way()
-
-    def cancel(self, first: int, end: int) -> None:
-        self._carrier.cancel(first, end)
 
 
 class RedistributionOperator:

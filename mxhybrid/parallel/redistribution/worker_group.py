@@ -16,8 +16,8 @@ from ...native.last_error import take_last_error
 from .lane_transport import LaneTransport
 from .outline import Line, digest_of, first_difference
 from .redistribution import Redistribution
-from .redistribution_operator import CarrierTransport, RedistributionOperator, Transport
-from .socket_transport import SocketCarrier
+from .redistribution_operator import RedistributionOperator, Transport
+from .socket_transport import SocketTransport
 
 _PURPOSE = 'redistributions between layers'
 _NAME = 'mxhybrid.parallel.'
@@ -149,8 +149,7 @@ class WorkerGroup:
                 allgather = functools.partial(self._collective.allgather_json, name=_NAME + 'channels')
                 self._transport = LaneTransport(Channels(lane, allgather, self._job.settings.timeout))
             else:
-                self._transport = CarrierTransport(SocketCarrier(
-                    self.rank, self._connect() if self.size > 1 else {}, self.fail))
+                self._transport = SocketTransport(self.rank, self._connect() if self.size > 1 else {}, self.fail)
         return self._transport
 
     def _connect(self) -> Dict[int, socket.socket]:

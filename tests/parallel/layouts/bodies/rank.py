@@ -16,8 +16,8 @@ from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.ops.tracing import dimensions_of
 from mxhybrid.parallel.plans.recompute import Segment
-from mxhybrid.parallel.redistribution.redistribution_operator import CarrierTransport, RedistributionOperator
-from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
+from mxhybrid.parallel.redistribution.redistribution_operator import RedistributionOperator
+from mxhybrid.parallel.redistribution.socket_transport import SocketTransport
 from mxhybrid.parallel.runtime.fetched_inputs import TOKEN
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
@@ -113,7 +113,7 @@ def main():
     sum_steps.MIN_SAVED_BYTES = 1  # the arrays of tests are small
     tasks, results = sys.stdin.buffer, os.fdopen(os.dup(1), 'wb')
     os.dup2(2, 1)  # whatever else is printed
-    transport = CarrierTransport(SocketCarrier(RANK, SOCKETS, fail))
+    transport = SocketTransport(RANK, SOCKETS, fail)
     first = 0
     while True:
         try:
