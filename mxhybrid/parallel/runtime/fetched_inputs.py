@@ -27,10 +27,7 @@ MakeNode = Callable[[Redistribution, bool], Any]
 
 
 class FetchedInputs(ParameterSymbols):
-    """Gives the shards of a rank their inputs, and makes redistributions where any rank lacks elements.
-
-    `make_node` and `first` are those of :class:`~.rank_program.Program`.
-    """
+    """Gives the shards of a rank their inputs, and makes redistributions where any rank lacks elements."""
 
     def __init__(self, shards: NetworkShards, rank: int, make_node: MakeNode, first: int):
         super().__init__(shards, rank)

@@ -52,7 +52,6 @@ class ProgramSpec(NamedTuple):
 class Program(FetchedInputs):
     """The graph that a rank computes.
 
-    - `make_node`: makes the nodes of redistributions.
     - `first`: the number of the first redistribution.
     - `on_failure`: ends the job because of an error in a segment.
 
@@ -69,7 +68,7 @@ class Program(FetchedInputs):
     """
 
     def __init__(self, spec: ProgramSpec, rank: int, make_node: MakeNode, first: int,
-                 on_failure: Optional[Callable[[BaseException], None]] = None):
+                 on_failure: Callable[[BaseException], None] = lambda error: None):
         super().__init__(spec.shards, rank, make_node, first)
         self._collectives, segments = spec.collectives, spec.segments
         self._learning = learning_operators(self.graph, spec.frozen, spec.gradient_inputs)

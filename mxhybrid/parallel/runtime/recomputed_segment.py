@@ -100,7 +100,7 @@ class Joined(NamedTuple):
 
 
 def joined(program: Any, segment: Segment, forward: Inside, again: Inside, token: str, threads: SegmentThreads,
-           on_failure: Optional[Callable[[BaseException], None]]) -> Optional[Joined]:
+           on_failure: Callable[[BaseException], None]) -> Optional[Joined]:
     """Return a segment as an operator; None if this rank has no part in it."""
     graph: Graph = program.graph
     entries = [entry for entry in _read_outside(graph, segment) if entry in dict.keys(forward.local)]
@@ -122,13 +122,9 @@ def joined(program: Any, segment: Segment, forward: Inside, again: Inside, token
     sources = {operator.name: operator for operator in graph.operators if graph.is_parameter(operator.number)}
     sources.update({name: graph.operators[number] for name, (number, _) in forward.local.given.items()})
     learning = [name for name in inputs if name == token or name in sources and program.learns(sources[name])]
-    operator = RecomputedOperator(inputs, learning, *graphs, heads, threads, on_failure or _raise)
+    operator = RecomputedOperator(inputs, learning, *graphs, heads, threads, on_failure)
     return Joined(operator, entries, [(number, momentum) for number, _, momentum in statistics],
                   forward.token is not None)
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 def _read_outside(graph: Graph, segment: Segment) -> List[Entry]:
