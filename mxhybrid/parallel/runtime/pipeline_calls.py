@@ -21,12 +21,11 @@ import numpy as np
 from mxnet import autograd
 
 from ...base.errors import InputError, JobError
-from ...native.compiled_graph import release_discarded
 from ...native.engine import write_after
 from ...native.trainers import is_fresh, set_fresh
 from ..ops.registry import rule_of
 from ..plans.stages import Stages
-from .call_pool import ProgramRunner
+from .call_pool import ProgramRunner, release_programs
 from .dropped_networks import release_after
 from .engine_threads import CallingThread
 from .micro_batches import RouteMaker, SampleRoutes, gather_rows, output_boxes, read_boxes
@@ -118,8 +117,8 @@ class PipelineCalls:
         self.most_alive = 0
         # MXNet keeps a call that waits for its backward pass, and the call keeps this object.
         # Its thread is another object's once nothing refers to it.
-        self._finalizer = release_after(self, lambda: True, functools.partial(_release, programs, self._runners),
-                                        self._tokens)
+        self._finalizer = release_after(self, lambda: True, functools.partial(
+            release_programs, list(programs.values()), self._runners), self._tokens)
 
     def run(self, training: bool, batch: Dict[str, Any]) -> Tuple[Program, List[Any]]:
         """Run the network on this worker's samples; return the program and the outputs."""
@@ -223,9 +222,10 @@ class PipelineCalls:
     def forget(self) -> None:
         """Release the memory of all programs: no more calls come."""
         self._finalizer.detach()
-        for program in self._programs.values():
+        programs = list(self._programs.values())
+        for program in programs:
             program.forget()
-        _release(self._programs, self._runners)
+        release_programs(programs, self._runners)
         if self._thread is not None:
             self._thread.close()
 
@@ -354,11 +354,3 @@ class PipelineCalls:
                              'operator that does not use it, as SoftmaxOutput: call backward() of the loss itself'
                              % (schedule, low))
         return low
-
-
-def _release(programs: Mapping[bool, Program], runners: Dict[bool, ProgramRunner]) -> None:
-    """Release the memory of programs, whose redistributions are done."""
-    for program in programs.values():
-        program.release()
-    runners.clear()
-    release_discarded()
