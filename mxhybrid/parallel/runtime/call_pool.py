@@ -91,14 +91,14 @@ class CallPool:
                                                                 self._former_calls),
                                         functools.partial(release_programs, self._made, self._runners), self._last)
 
-    def run(self, training: bool, inputs: Dict[str, Any]) -> Tuple[Program, List[Any]]:
-        """Run a program with inputs by name; return the program and its outputs."""
+    def run(self, training: bool, inputs: Dict[str, Any]) -> List[Any]:
+        """Run a program with inputs by name; return its outputs."""
         recorded = autograd.is_recording()
         self._look_back()
         runner = self._free_runner(training, recorded)
         program = runner.program
         if not program.uses_token:
-            return program, runner.run(inputs, self._params)
+            return runner.run(inputs, self._params)
         if self._after:
             with autograd.pause():
                 (self._after[0] if len(self._after) == 1 else mx.nd.add_n(*self._after)).copyto(runner.token)
@@ -108,7 +108,7 @@ class CallPool:
             runner.waiting = self._count
         outputs = runner.run(inputs, self._params)
         self._last[:] = self._after = [outputs[program.token_position].detach()]
-        return program, outputs
+        return outputs
 
     def _look_back(self) -> None:
         """Notice the backward passes that have begun since the last call."""

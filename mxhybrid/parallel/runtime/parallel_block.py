@@ -26,7 +26,7 @@ from .layout_table import layout_table, recompute_lines
 from .micro_batches import output_boxes, read_boxes
 from .model_files import ModelFiles
 from .network_outline import outline_of_split
-from .pipeline_calls import pipeline_calls
+from .pipeline_calls import PipelineCalls
 from .rank_program import Program, ProgramSpec
 from .sharded_parameters import ShardedParameters
 from .split_network import SplitNetwork, reshape
@@ -80,8 +80,8 @@ class ParallelBlock(gluon.Block):
         programs = {training: make(training, first + _EIGHTH * (not training))
                     for training in ([True, False] if joint else [True])}
         if network.stages is not None:
-            return _Build(network, first, programs, pipeline_calls(network, network.stages, programs, params,
-                                                                   first + 2 * _EIGHTH))
+            return _Build(network, first, programs, PipelineCalls(network, network.stages, programs, params,
+                                                                  first + 2 * _EIGHTH))
         another = functools.partial(another_program, make, programs, first)
         return _Build(network, first, programs, CallPool(programs, another, params))
 
@@ -173,7 +173,7 @@ class ParallelBlock(gluon.Block):
         training = bool(autograd.is_training()) if len(self._programs) > 1 else True
         if self._programs[training].redistributions:
             self._workers.count_call(NETWORK_CALL)
-        outputs = self._run(training, args)[1]
+        outputs = self._run(training, args)
         return self._network.traced.regroup(outputs[:len(self._graph.heads)])
 
     def _check(self, args: Sequence[Any]) -> None:
