@@ -38,7 +38,7 @@ def recover(workers: WorkerGroup) -> None:
     Raises JobError on all workers if a redistribution cannot end because operations failed on some workers, but not on
     all.
     """
-    failures = workers.allgather(workers.failure(), 'failures')
+    failures = workers.allgather(workers.note_failure(), 'failures')
     if any(failures):
         _discard(workers, failures)
     workers.forget_failure()

@@ -88,8 +88,11 @@ class WorkerGroup:
             self.note_failure()
             lifeline.count_call(call)
 
-    def note_failure(self) -> None:
-        """Note the first error of MXNet that the script got, for messages: others may wait for this worker's data."""
+    def note_failure(self) -> str:
+        """Note the first error of MXNet that the script got, for messages: others may wait for this worker's data.
+
+        Return it, and when it came; '' if there was none.
+        """
         error = take_last_error()
         if error and not self._failure:
             lifeline = self._job.guard.lifeline
@@ -99,10 +102,6 @@ class WorkerGroup:
                                         error)
             if lifeline is not None:
                 lifeline.failure = self._failure
-
-    def failure(self) -> str:
-        """Return the first error of MXNet that the script got, and when; '' if there was none."""
-        self.note_failure()
         return self._failure
 
     def forget_failure(self) -> None:
