@@ -23,7 +23,6 @@ from ..parallel.redistribution.worker_group import WorkerGroup, worker_group_of
 from ..parallel.runtime.builder import SplitArguments, split_network
 from ..parallel.runtime.input_shards import InputShards
 from ..parallel.runtime.network_outline import outline_of
-from ..parallel.sharding.box import shape_of
 from .cluster.cluster_spec import Cluster, load
 from .planner import Planner, preserve_rng_state
 from .profiling.operator_profiler import OperatorProfiler
@@ -148,8 +147,7 @@ class _Automatic:
         net.hybridize(static_alloc=True, static_shape=True)
         input_shards = InputShards(graph, self._network.axes, self._network.dimensions, self._workers.size,
                                    self._workers.rank, set())
-        types = _input_types(graph)
-        return net, [(shape_of(input_shards.box(name)), types[name]) for name in self._network.axes]
+        return net, input_shards.local_inputs
 
     def _step_seconds(self, net: Any, shapes: Sequence[Tuple[Tuple[int, ...], Any]]) -> float:
         """Return the seconds of a step of a network, on the slowest worker, with data of zeros."""

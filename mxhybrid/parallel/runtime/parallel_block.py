@@ -19,7 +19,6 @@ from ..ops.registry import collectives, rule_of
 from ..ops.tracing import shapes_of
 from ..plans.plan_json import save
 from ..plans.strategies import Explicit
-from ..sharding.box import shape_of
 from .call_pool import CallPool
 from .dropped_networks import release_dropped
 from .layout_table import layout_table, recompute_lines
@@ -61,10 +60,8 @@ class ParallelBlock(gluon.Block):
         self._others = types.SimpleNamespace(by_shapes={})
         #: Whether a call was recorded.
         self._trained = False
-        dtypes = {operator.name: self._graph.dtypes[operator.number, 0] for operator in self._graph.operators
-                  if operator.op == 'null'}
         #: The shape and type of each input on this worker.
-        self.local_inputs = [(shape_of(self._input_shards.box(name)), dtypes[name]) for name in network.names]
+        self.local_inputs = self._input_shards.local_inputs
         #: Programs and calls by the set of frozen parameters, the latest last.
         self._builds: Dict[AbstractSet[str], _Build] = {network.frozen: self._built(network, first)}
         self._network, self._first, self._programs, self._calls = self._builds[network.frozen]
