@@ -175,7 +175,7 @@ class Program(FetchedInputs):
         for node in self._nodes:
             node.release()
         for segment in self._recomputed:
-            segment.forget()
+            segment.drop()
         self._threads = None
 
     # -- data and operators ----------------------------------------------------------------------------------------
