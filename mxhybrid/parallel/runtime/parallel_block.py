@@ -8,7 +8,6 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from ...base import log
 from ...base.errors import InputError
 from ...base.text import size_text
 from ...kvstore.trainer_step import hooks_of
@@ -29,8 +28,6 @@ from .pipeline_calls import PipelineCalls
 from .rank_program import Program, ProgramSpec
 from .sharded_parameters import ShardedParameters
 from .split_network import SplitNetwork, reshape
-
-logger = log.get_logger(__name__)
 
 #: The count of numbers for redistributions of one network: an eighth each for training, for inference, and for
 #: additional programs of each, if several calls wait for their backward passes; the other half is for weights.
