@@ -119,7 +119,6 @@ class SampleRoutes:
       box that it reads or computes.
     - `axis`: the dimension that has the samples; None if each micro-batch reads the whole array.
     - `is_input`: whether this rank sends samples; otherwise it receives them.
-    - `differentiable`: whether gradients go back.
     - `factors`: the factors of the dimensions of the array, see :class:`~..ops.graph.Graph`.
     """
 
@@ -144,8 +143,7 @@ class SampleRoutes:
 
     @property
     def computes(self) -> bool:
-        """Return whether this rank computes a part of this output, or reads a part of this input, of each micro-batch.
-        """
+        """Return whether this rank computes a part of the output of each micro-batch."""
         return self._sides[0][1] is not None
 
     def _merged(self, array: Any) -> Any:

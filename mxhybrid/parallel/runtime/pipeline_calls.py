@@ -133,9 +133,8 @@ class PipelineCalls:
     def _await_backward(self, recorded: bool) -> None:
         """Wait until the passes of the last call are given to the engine, if its backward pass has begun.
 
-        Two threads must not give operations on the same arrays, for example on running averages, at the same time:
-        the engine appends an operation to the queues of its arrays one by one (ThreadedEngine::Push), so that two
-        operations could be in different orders in two queues.
+        Two threads must not give operations on the same arrays, for example on running averages, at the same time, see
+        :mod:`~.engine_threads`.
         """
         if self._last is not None:
             if is_fresh(self._anchor):

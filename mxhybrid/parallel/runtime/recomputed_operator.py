@@ -29,7 +29,6 @@ class RecomputedOperator(PythonOperator):
     - `forward`, `again`: the graph of the forward pass; and that of the backward pass, whose outputs are those outputs
       of `forward` that have gradients.
     - `heads`: the positions, among the outputs of `forward`, of the outputs that have gradients.
-    - `threads`: the threads of the program.
     - `on_failure`: ends the job because of an error, which MXNet's thread would keep from the script.
     """
 
