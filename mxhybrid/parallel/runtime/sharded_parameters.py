@@ -7,7 +7,7 @@ import numpy as np
 from mxnet import gluon
 
 from ...base.errors import InputError
-from ...kvstore.weight_shards import set_emptied, set_shard
+from ...kvstore.weight_shards import WeightShard, set_emptied, set_shard
 from ...native import trainers
 from ...native.arrays import host_view
 from ..ops.graph import Factors, merged_shape
@@ -22,7 +22,7 @@ from .split_network import SplitNetwork
 SLAB_BYTES = 8 << 20
 
 
-class ShardedWeight:
+class ShardedWeight(WeightShard):
     """A weight of which this worker holds a box, or nothing.
 
     The redistributions that sum gradients have the numbers `number` and `number` + 1; those of whole values have new
@@ -49,10 +49,6 @@ class ShardedWeight:
         return (1,) if self.box is None else merged_shape(shape_of(self.box), self._factors)
 
     def allreduce_(self, array: Any, priority: int) -> None:
-        """Sum a gradient over the workers that hold the same box, in place; return before the sum is ready.
-
-        Each worker of the group sums a range of the gradient, and sends the sum to the others.
-        """
         if len(self.group) > 1 and self.box is not None:
             if self._sum is None:
                 self._sum = _GroupSum(self._workers, self.group, array, self._number)
@@ -61,9 +57,6 @@ class ShardedWeight:
     # -- whole values ----------------------------------------------------------------------------------------------
 
     def whole_of(self, shape: Tuple[int, ...]) -> Tuple[Tuple[int, ...], Box]:
-        """Return the whole shape, see :meth:`mxhybrid.kvstore.weight_shards.WeightShard.whole_of`; this worker has to
-        hold a box.
-        """
         lengths = list(zip(shape, self.shape, self.whole_shape))
         whole_shape = tuple(shape)
         if len(shape) == len(self.whole_shape) and all(count == length or count == 1 and length == whole
@@ -78,9 +71,6 @@ class ShardedWeight:
         return whole_shape, box
 
     def part_of(self, values: Any) -> Any:
-        """Return this worker's box of the values of a whole weight, see
-        :meth:`mxhybrid.kvstore.weight_shards.WeightShard.part_of`.
-        """
         assert self.box is not None
         counts = [count for part in self._factors for count in part]
         array = values.asnumpy() if isinstance(values, mx.nd.NDArray) else np.asarray(values)
@@ -109,7 +99,6 @@ class ShardedWeight:
                 for rank, box in self._boxes.items()}
 
     def gather(self, array: Any, shape: Tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
-        """Yield the rows on worker 0, see :meth:`mxhybrid.kvstore.weight_shards.WeightShard.gather`."""
         boxes, factors = self._boxes_of(shape), self._factors_of(shape)
         layout = Layout(tuple(count for part in factors for count in part), boxes)
         local = self._local(array, boxes)
@@ -123,7 +112,6 @@ class ShardedWeight:
                 yield gathered.reshape((-1,) + tuple(shape[1:]))
 
     def scatter(self, rows: Callable[[int, int], np.ndarray], array: Any, shape: Tuple[int, ...], dtype: Any) -> None:
-        """Overwrite the shards, see :meth:`mxhybrid.kvstore.weight_shards.WeightShard.scatter`."""
         boxes, factors = self._boxes_of(shape), self._factors_of(shape)
         local = self._local(array, boxes)
         for (first, last), slab in _slabs(shape, factors, dtype):
@@ -174,7 +162,7 @@ def _slabs(shape: Tuple[int, ...], factors: Factors, dtype: Any) -> Iterator[Tup
 
 
 class _GroupSum:
-    """Sums gradients of a shape over some workers."""
+    """Sums gradients of a shape over some workers: each sums a range, and sends the sum to the others."""
 
     def __init__(self, workers: WorkerGroup, group: List[int], array: Any, number: int):
         self._transport = workers.transport
