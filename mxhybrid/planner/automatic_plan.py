@@ -170,11 +170,6 @@ def _labels(graph: Graph) -> List[str]:
     return [graph.label(operator) for operator in graph.operators]
 
 
-def _input_types(graph: Graph) -> Dict[str, Any]:
-    """Return the types of data and parameters by name."""
-    return {operator.name: graph.dtypes[operator.number, 0] for operator in graph.operators if operator.op == 'null'}
-
-
 def with_own_labels(plan: Dict[str, Any], labels: List[str], graph: Graph) -> Dict[str, Any]:
     """Return worker 0's plan as JSON, with this worker's labels in place of worker 0's `labels`."""
     own_label = dict(zip(labels, _labels(graph)))
@@ -190,7 +185,7 @@ class _Copy(gluon.SymbolBlock):
 
     def __init__(self, network: TracedNetwork, net: Any):
         graph: Graph = network.graph
-        types = _input_types(graph)
+        types = graph.input_dtypes
         tables = gluon.ParameterDict()
         for number in graph.tables:  # a SymbolBlock makes parameters with dense gradients
             name = graph.operators[number].name

@@ -125,11 +125,9 @@ class RedistributionOperator(PythonOperator):
         return symbol if self._operator is None else mx.sym.identity(symbol)
 
     def infer_shapes(self, shapes: List[Any]) -> Tuple[List[Any], ...]:
-        """Return the shapes of inputs and outputs."""
         return tuple([(1,)] + ([] if shape is None else [(1, *shape)]) for shape in self.redistribution.shapes)
 
     def infer_types(self, types: List[Any]) -> Tuple[List[Any], ...]:
-        """Return the types of inputs and outputs."""
         dtype = self.redistribution.dtype.type
         return tuple([np.float32] + ([] if shape is None else [dtype]) for shape in self.redistribution.shapes)
 
