@@ -207,10 +207,8 @@ def padded_row_reader(array: Any, width: int, dtype: Any) -> Callable[[np.ndarra
     read = row_reader(array)
 
     def rows_at(ids: np.ndarray) -> np.ndarray:
-        rows = read(ids)
-        wide = np.zeros((len(ids), width), dtype)
-        wide[:, :rows.shape[1]] = rows
-        return wide
+        rows = read(ids).astype(dtype, copy=False)
+        return np.pad(rows, ((0, 0), (0, width - rows.shape[1])))
 
     return rows_at
 

@@ -192,7 +192,7 @@ class RouteMaker:
     """Makes the redistributions of a pipeline's inputs and outputs; the next one has the number `number`."""
 
     def __init__(self, transport: Transport, rank: int, micro_batches: int, number: int):
-        self._transport, self._rank, self._micro_batches, self.number = transport, rank, micro_batches, number
+        self._transport, self._rank, self._micro_batches, self._number = transport, rank, micro_batches, number
 
     def of_inputs(self, joint: TracedNetwork, graph: Graph, batch_boxes: Mapping[Entry, Any],
                   read: Mapping[Entry, Dict[int, Box]]) -> Dict[str, SampleRoutes]:
@@ -232,9 +232,15 @@ class RouteMaker:
                                        graph.factors.get(entry)))
         return routes
 
+    def of_rows(self, ranks: int, width: int) -> Route:
+        """Return the redistribution that gives all ranks one row of numbers of each rank."""
+        rows: Dict[int, Box] = {at: ((at, at + 1), (0, width)) for at in range(ranks)}
+        return Route(self._transport, self._redistribution(Movement(
+            Layout((ranks, width), rows), dict.fromkeys(range(ranks), full((ranks, width))), 'float64'), 'rows'))
+
     def _redistribution(self, movement: Movement, name: str) -> Redistribution:
-        self.number += 1
-        return Redistribution(self.number - 1, self._rank, movement, name)
+        self._number += 1
+        return Redistribution(self._number - 1, self._rank, movement, name)
 
 
 def samples_within(boxes: Mapping[int, Box], axis: int, count: int, micro_batch: int) -> Dict[int, Box]:
@@ -245,11 +251,3 @@ def samples_within(boxes: Mapping[int, Box], axis: int, count: int, micro_batch:
         if low < high:
             parts[rank] = with_range(box, axis, (low, high))
     return parts
-
-
-def gather_rows(transport: Transport, rank: int, ranks: int, width: int, number: int) -> Route:
-    """Return the redistribution that gives all ranks one row of numbers of each rank."""
-    rows: Dict[int, Box] = {at: ((at, at + 1), (0, width)) for at in range(ranks)}
-    return Route(transport, Redistribution(number, rank, Movement(
-        Layout((ranks, width), rows), dict.fromkeys(range(ranks), full((ranks, width))), 'float64')))
-

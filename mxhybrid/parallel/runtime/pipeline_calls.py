@@ -28,7 +28,7 @@ from ..plans.stages import Stages
 from .call_pool import ProgramRunner, release_programs
 from .dropped_networks import release_after
 from .engine_threads import CallingThread
-from .micro_batches import RouteMaker, gather_rows, output_boxes, read_boxes
+from .micro_batches import RouteMaker, output_boxes, read_boxes
 from .rank_program import Program
 from .schedule import passes
 from .split_network import SplitNetwork
@@ -88,8 +88,7 @@ class PipelineCalls:
         self._passes = passes(stages.schedule, stages.of_rank(workers.rank), len(stages.ranks), stages.micro_batches)
         self._has_averages = bool(graph.auxiliary)
         self._scales_loss = not any(rule_of(operator).is_loss for operator in graph.computing)
-        self._checks = None if workers.size == 1 else gather_rows(workers.transport, workers.rank, workers.size, 3,
-                                                                  maker.number)
+        self._checks = None if workers.size == 1 else maker.of_rows(workers.size, 3)
         self._lock = threading.Lock()
         self._thread = CallingThread('mxhybrid-backward') if stages.schedule == 'gpipe' else None
         #: The weights that this rank's program trains, and the arrays of their gradients for one micro-batch.
