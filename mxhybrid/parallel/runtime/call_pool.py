@@ -166,14 +166,14 @@ def _is_done(runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]], former: L
     return all(calls() is None for calls in [runner.calls for runner in runners] + list(former_calls))
 
 
-def release_programs(programs: Sequence[Program], runners: Dict[bool, Any]) -> None:
+def release_programs(programs: List[Program], runners: Dict[bool, Any]) -> None:
     """Release the memory of programs, whose redistributions are done, and of their runners.
 
     Those of backward passes are done when no token is left: MXNet frees the array of a gradient after all operations
     that write it.
     """
-    for program in programs:
-        program.release()
+    while programs:
+        programs.pop().release()
     runners.clear()
     release_discarded()
 
