@@ -13,7 +13,7 @@ from ...kernels.joint_norm_operator import JointNorm, JointNormOperator, local_j
 from ...kernels.transfer_operator import TransferOperator
 from ...native.arrays import host_view
 from ...native.custom_operators import PythonOperator
-from ...native.engine import Notifier
+from ...native.engine import when_ready
 from ...native.symbols import copied_input
 from ...telemetry.recorder import OFF, AnyRecorder
 from .redistribution import Redistribution, Transfer
@@ -65,7 +65,6 @@ class RedistributionOperator(PythonOperator):
         self.redistribution, self._transport, self._differentiable = redistribution, transport, differentiable
         self._on_failure = on_failure
         self._trace: Any = trace
-        self._notifier = Notifier() if trace.enabled else None
         #: Makes it without Python, where there is such an operator and no trace is written.
         self._operator: Union[None, TransferOperator, JointNormOperator] = None
 
@@ -85,7 +84,7 @@ class RedistributionOperator(PythonOperator):
         """
         name = 'redistribution%d' % self.number
         compiled = None
-        if plain and self._notifier is None:
+        if plain and not self._trace.enabled:
             compiled = self._operator = self._transport.operator(self.redistribution)
         inputs = [token] if local is None else [token, local]
         if not self._differentiable:
@@ -112,7 +111,7 @@ class RedistributionOperator(PythonOperator):
 
         The gradient of `data` is needed and never added up in place.
         """
-        if self._notifier is not None:
+        if self._trace.enabled:
             return None
         operator = self._operator = self._transport.norm_operator(self.redistribution, norm)
         if operator is None:
@@ -161,14 +160,14 @@ class RedistributionOperator(PythonOperator):
 
     def _record_begin(self, transfer: Transfer) -> Callable[[Any], None]:
         """Record that a transfer begins; the function that is returned records its end, once an array is ready."""
-        if self._notifier is None:
+        if not self._trace.enabled:
             return lambda array: None
-        trace, notifier, number = self._trace, self._notifier, self._trace.new_id()
+        trace, number = self._trace, self._trace.new_id()
         label = 'redistribution %s%s' % (self.redistribution.label,
                                          '' if transfer is self.redistribution.forward else ', backward')
         trace.begin(label, number, 'redistribution',
                     {'bytes': transfer.bytes_sent(self.redistribution.dtype.itemsize)})
-        return lambda array: notifier.when_ready(array, lambda: trace.end(label, number, 'redistribution'))
+        return lambda array: when_ready(array, lambda: trace.end(label, number, 'redistribution'))
 
 
 def _behind_token(values: List[Any]) -> Any:
