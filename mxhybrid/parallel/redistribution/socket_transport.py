@@ -3,6 +3,7 @@
 One thread in each process sends and receives for all transfers under way, so that no other thread waits.
 """
 import collections
+import functools
 import selectors
 import socket
 import struct
@@ -54,7 +55,7 @@ class SocketTransport(Transport):
 
     def __init__(self, rank: int, sockets: Dict[int, socket.socket], on_failure: Callable[[BaseException], None]):
         self._rank, self._on_failure = rank, on_failure
-        self._deferred = Deferred(lambda arguments, done: self.begin(*arguments, done))
+        self._deferred = Deferred(lambda begin, done: begin(done))
         self._peers = {other: _Connection(other, sock) for other, sock in sockets.items()}
         self._lock = threading.Lock()
         #: The ranges of tags of transfers that are cancelled.
@@ -71,7 +72,7 @@ class SocketTransport(Transport):
         threading.Thread(target=self._run, name='mxhybrid-sockets', daemon=True).start()
 
     def push_views(self, transfer: Transfer, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
-        self._deferred.push(arrays, (transfer, source, target), priority)
+        self._deferred.push(arrays, functools.partial(self.begin, transfer, source, target), priority)
 
     def begin(self, transfer: Transfer, source: Optional[np.ndarray], target: Optional[np.ndarray],
               done: Callable[[], None]) -> None:
