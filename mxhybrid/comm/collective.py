@@ -19,7 +19,7 @@ import numpy as np
 
 from ..base.errors import InputError, JobError
 from ..native.arrays import host_view
-from ..native.engine import Notifier, address_of
+from ..native.engine import address_of, when_ready
 from ..native.forks import fork_guard
 from ..telemetry.recorder import OFF, AnyRecorder
 from ..watchdog.lifeline import Lifeline
@@ -41,7 +41,6 @@ class Collective:
         self.size: int = hvd.size()
         self._lifeline: Optional[Lifeline] = None
         self._trace: AnyRecorder = OFF
-        self._notifier = Notifier()
         #: Whether Horovod gets arrays on GPUs without copies, on all workers.
         self.reaches_gpus = False
         #: The :class:`mxhybrid.lane.allreduce.LaneAllreduce` that sums arrays in place of Horovod, once workers are
@@ -168,8 +167,8 @@ class Collective:
             return _nothing
         number, label = trace.new_id(), '%s %s' % (kind, name)
         args = {'bytes': int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize}
-        self._notifier.when_ready(array, lambda: trace.begin(label, number, kind, args), priority)
-        return lambda: self._notifier.when_ready(array, lambda: trace.end(label, number, kind), priority)
+        when_ready(array, lambda: trace.begin(label, number, kind, args), priority)
+        return lambda: when_ready(array, lambda: trace.end(label, number, kind), priority)
 
     def any(self, flag: bool, name: str) -> bool:
         """Return whether `flag` is true on any worker (blocks)."""

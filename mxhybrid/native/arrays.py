@@ -207,10 +207,8 @@ def padded_row_reader(array: Any, width: int, dtype: Any) -> Callable[[np.ndarra
     read = row_reader(array)
 
     def rows_at(ids: np.ndarray) -> np.ndarray:
-        rows = read(ids)
-        wide = np.zeros((len(ids), width), dtype)
-        wide[:, :rows.shape[1]] = rows
-        return wide
+        rows = read(ids).astype(dtype, copy=False)
+        return np.pad(rows, ((0, 0), (0, width - rows.shape[1])))
 
     return rows_at
 
@@ -223,26 +221,19 @@ def write_rows(array: Any, ids: np.ndarray, rows: Any) -> None:
         nd._internal._scatter_set_nd(lhs=array, rhs=values, indices=indices, shape=array.shape, out=array)
 
 
-def give_back_memory(view):
-    """Give whole pages of a contiguous array back to the system, and return their bytes; they read as zeros."""
-    page = os.sysconf('SC_PAGE_SIZE')
-    start = -(-view.ctypes.data // page) * page
-    size = (view.ctypes.data + view.nbytes) // page * page - start
-    if size <= 0:
-        return 0
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_DONTNEED):
-        raise OSError(ctypes.get_errno(), 'madvise(MADV_DONTNEED) of %d bytes failed' % size)
-    return size
-
-
 def clear(view):
-    """Set a contiguous array to zeros, and give its whole pages back to the system."""
-    size = give_back_memory(view)
-    raw = view.reshape(-1).view(np.uint8)
-    first = -view.ctypes.data % os.sysconf('SC_PAGE_SIZE') if size else 0
+    """Set a contiguous array to zeros, and give its whole pages back to the system: they read as zeros."""
+    raw, page = view.reshape(-1).view(np.uint8), os.sysconf('SC_PAGE_SIZE')
+    start, end = view.ctypes.data, view.ctypes.data + view.nbytes
+    first, last = -(-start // page) * page - start, end // page * page - start
+    if first >= last:
+        raw[:] = 0
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.madvise(ctypes.c_void_p(start + first), ctypes.c_size_t(last - first), _MADV_DONTNEED):
+        raise OSError(ctypes.get_errno(), 'madvise(MADV_DONTNEED) of %d bytes failed' % (last - first))
     raw[:first] = 0
-    raw[first + size:] = 0
+    raw[last:] = 0
 
 
 def trim_heap():

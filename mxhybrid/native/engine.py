@@ -44,11 +44,6 @@ _CPU = _Context(1, 0)
 _NOTHING = _SyncFunction(lambda *_: None)
 
 
-def _copied_callback(on_complete: int) -> _OnComplete:
-    """Return a copy of the engine's object, which lives only during the call that gets it."""
-    return _OnComplete.from_buffer_copy((ctypes.c_char * ctypes.sizeof(_OnComplete)).from_address(on_complete))
-
-
 def handles_of(arrays: Sequence[Any]) -> Any:
     """Return the handles of arrays as a C array, for compiled functions."""
     return (ctypes.c_void_p * len(arrays))(*[array.handle.value for array in arrays])
@@ -109,61 +104,11 @@ def push_native_sync(function: Any, parameter: int, reads: Any, writes: Any, pri
             ctypes.c_int(len(writes)), ctypes.byref(_PRIORITIZED), ctypes.c_int(priority), name))
 
 
-def _set_event(_: Any, on_complete: int, number: int) -> None:
-    done = _copied_callback(on_complete)
-    _events.pop(number).set()
-    _CallBack(done.callback)(done.engine, done.parameter, None)
-
-
-#: Events of :func:`when_written` by number, and the function that sets them, kept for ever as the engine calls it.
-_events: Dict[int, threading.Event] = {}
-_event_numbers = itertools.count(1)
-_SET_EVENT = _AsyncFunction(fork_guard.called_by_engine(_set_event))
-
-
-def when_written(arrays: List[Any]) -> threading.Event:
-    """Return an event that is set once all pending writes to `arrays` are done, also if one of them has failed.
-
-    Their errors stay for those who read them: the engine runs an operation with `wait` although an array has an error
-    (ExecuteOprBlock of threaded_engine.h).
-    """
-    event, number = threading.Event(), next(_event_numbers)
-    _events[number] = event
-    with fork_guard:
-        check_call(_LIB.MXEnginePushAsyncND(
-            _SET_EVENT, ctypes.c_void_p(number), None, ctypes.byref(_CPU), handles_of(arrays), len(arrays), None, 0,
-            ctypes.byref(_PRIORITIZED), 0, b'mxhybrid_written', ctypes.c_bool(True)))
-    return event
-
-
-class Notifier:
-    """Callbacks from an engine thread once pending writes to an array are done; keep it while the engine may call."""
-
-    def __init__(self) -> None:
-        self._waiting: Dict[int, Callable[[], None]] = {}
-        self._numbers = itertools.count(1)
-        self._function = _SyncFunction(self._arrived)
-
-    @fork_guard.called_by_engine
-    def _arrived(self, _: Any, number: int) -> None:
-        self._waiting.pop(number)()
-
-    def when_ready(self, array: Any, callback: Callable[[], None], priority: int = 0) -> None:
-        """Register `callback` to be called after all writes to `array` pushed so far, and before all pushed later.
-
-        It blocks a thread of the engine, so it must be short.  It is not called if a write failed.
-        """
-        number = next(self._numbers)
-        self._waiting[number] = callback
-        push_native_sync(self._function, number, handles_of([array]), handles_of([]), priority, b'mxhybrid_trace')
-
-
 class Deferred:
     """Operations that the engine starts, and another thread completes.  Keep it while the engine may call.
 
     ``start(operation, complete)`` is called from an engine thread when the operation may begin: it must be short.  The
-    thread that has done the operation, any thread, calls ``complete()``, once.  `start` is not called if a write to one
-    of the arrays failed.
+    thread that has done the operation, any thread, calls ``complete()``, once.
     """
 
     def __init__(self, start: Callable[[Any, Callable[[], None]], None]):
@@ -172,13 +117,52 @@ class Deferred:
         self._numbers = itertools.count(1)
         self._function = _AsyncFunction(self._begin)
 
-    def push(self, arrays: List[Any], operation: Any, priority: int = 0) -> None:
-        """Push an operation that reads and writes `arrays` on the CPU, each of which occurs once."""
+    def push(self, arrays: List[Any], operation: Any, priority: int = 0, reads: Sequence[Any] = (),
+             wait: bool = False) -> None:
+        """Push an operation that writes `arrays` on the CPU, each of which occurs once, and only reads others.
+
+        It is not started if a write to one of the arrays failed, except with `wait` (ExecuteOprBlock of
+        threaded_engine.h).
+        """
         number = next(self._numbers)
         self._waiting[number] = operation
-        push_native(self._function, number, handles_of([]), handles_of(arrays), priority, b'mxhybrid_deferred')
+        with fork_guard:
+            check_call(_LIB.MXEnginePushAsyncND(
+                self._function, ctypes.c_void_p(number), None, ctypes.byref(_CPU), handles_of(reads), len(reads),
+                handles_of(arrays), len(arrays), ctypes.byref(_PRIORITIZED), ctypes.c_int(priority),
+                b'mxhybrid_deferred', ctypes.c_bool(wait)))
 
     @fork_guard.called_by_engine
     def _begin(self, _: Any, on_complete: int, number: int) -> None:
-        done = _copied_callback(on_complete)
+        # A copy, since the engine's object lives only during this call.
+        done = _OnComplete.from_buffer_copy((ctypes.c_char * ctypes.sizeof(_OnComplete)).from_address(on_complete))
         self._start(self._waiting.pop(number), lambda: _CallBack(done.callback)(done.engine, done.parameter, None))
+
+
+def _call(function: Callable[[], None], complete: Callable[[], None]) -> None:
+    try:
+        function()
+    finally:
+        complete()
+
+
+#: Calls of functions by the engine.
+_CALLS = Deferred(_call)
+
+
+def when_ready(array: Any, function: Callable[[], None], priority: int = 0) -> None:
+    """Let the engine call a function after all writes to `array` pushed so far, and before all pushed later.
+
+    It blocks a thread of the engine, so it must be short.  It is not called if a write failed.
+    """
+    _CALLS.push([], function, priority, [array])
+
+
+def when_written(arrays: List[Any]) -> threading.Event:
+    """Return an event that is set once all pending writes to `arrays` are done, also if one of them has failed.
+
+    Their errors stay for those who read them.
+    """
+    event = threading.Event()
+    _CALLS.push([], event.set, reads=arrays, wait=True)
+    return event

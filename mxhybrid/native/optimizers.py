@@ -175,12 +175,6 @@ def check_change(made_with: Optional[Tuple[str, Dict[str, Any]]], optimizer: Any
                      'Trainer when it changes' % (name, setting, table, was))
 
 
-def scalars(optimizer: Any) -> Dict[str, Any]:
-    """Return all scalar attributes of an optimizer (rescale_grad, momentum, …), as sent to the servers."""
-    return {name: _plain(value) for name, value in vars(optimizer).items()
-            if name not in _NOT_SENT and isinstance(value.item() if isinstance(value, np.generic) else value, _SCALARS)}
-
-
 def _plain(value: Any) -> Any:
     """Return a NumPy number as a Python number, but keep the dtype of float16 and float32.
 
@@ -197,12 +191,13 @@ def as_read(value: Any) -> float:
 
 
 def attributes_of(optimizer: Any) -> Dict[str, Any]:
-    """Return the attributes of an optimizer that servers need, as JSON: scalars, or all of a marked class.
+    """Return the attributes of an optimizer that servers need, as JSON: its scalars, or all of a marked class.
 
     InputError if an attribute of a marked class cannot be sent.
     """
     if is_known(optimizer):
-        return scalars(optimizer)
+        return {name: _plain(value) for name, value in vars(optimizer).items() if name not in _NOT_SENT
+                and isinstance(value.item() if isinstance(value, np.generic) else value, _SCALARS)}
     sent = {}
     for name, value in vars(optimizer).items():
         if name not in _NOT_SENT or name == 'aggregate_num':
@@ -248,13 +243,8 @@ def build(reference: str, attributes: Dict[str, Any]) -> Any:
     """
     optimizer = object.__new__(find_class(reference))
     Optimizer.__init__(optimizer)
-    set_attributes(optimizer, attributes)
+    optimizer.__dict__.update(_unpacked(attributes))
     return optimizer
-
-
-def set_attributes(optimizer: Any, attributes: Dict[str, Any]) -> None:
-    """Set attributes of an optimizer from the result of :func:`attributes_of`."""
-    optimizer.__dict__.update((name, _unpacked(value)) for name, value in attributes.items())
 
 
 class TableOptimizer:
@@ -267,8 +257,8 @@ class TableOptimizer:
         self._kernel = reference if ':' not in reference else ''
 
     def change(self, attributes: Dict[str, Any]) -> None:
-        """Change settings."""
-        set_attributes(self.live, attributes)
+        """Set attributes from the result of :func:`attributes_of`."""
+        self.live.__dict__.update(_unpacked(attributes))
 
     def expect_count(self, key: int, count: int) -> None:
         """Set the number of updates of partition `key`."""

@@ -11,7 +11,7 @@ installed build of MXNet has both.
 """
 import ctypes
 import functools
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 import mxnet as mx
 from mxnet.base import _LIB
@@ -64,7 +64,7 @@ def lock_pages(address: int, size_bytes: int, device: int) -> bool:
     Return whether they are locked: the system may refuse, for example because of ``ulimit -l``.  Copies are right
     either way.
     """
-    register = _runtime('cudaHostRegister')
+    register = getattr(_LIB, 'cudaHostRegister', None)
     if register is None:
         return False
     first = address // _PAGE_BYTES * _PAGE_BYTES
@@ -76,11 +76,6 @@ def lock_pages(address: int, size_bytes: int, device: int) -> bool:
 
 def unlock_pages(address: int) -> None:
     """Unlock the pages that were locked at `address`, before the memory is unmapped."""
-    unregister = _runtime('cudaHostUnregister')
+    unregister = getattr(_LIB, 'cudaHostUnregister', None)
     if unregister is not None:
         unregister(ctypes.c_void_p(address // _PAGE_BYTES * _PAGE_BYTES))
-
-
-def _runtime(name: str) -> Optional[Callable[..., Any]]:
-    """Return a function of CUDA's runtime; None without one."""
-    return getattr(_LIB, name, None)

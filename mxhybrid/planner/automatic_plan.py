@@ -23,7 +23,6 @@ from ..parallel.redistribution.worker_group import WorkerGroup, worker_group_of
 from ..parallel.runtime.builder import SplitArguments, split_network
 from ..parallel.runtime.input_shards import InputShards
 from ..parallel.runtime.network_outline import outline_of
-from ..parallel.sharding.box import shape_of
 from .cluster.cluster_spec import Cluster, load
 from .planner import Planner, preserve_rng_state
 from .profiling.operator_profiler import OperatorProfiler
@@ -148,8 +147,7 @@ class _Automatic:
         net.hybridize(static_alloc=True, static_shape=True)
         input_shards = InputShards(graph, self._network.axes, self._network.dimensions, self._workers.size,
                                    self._workers.rank, set())
-        types = _input_types(graph)
-        return net, [(shape_of(input_shards.box(name)), types[name]) for name in self._network.axes]
+        return net, input_shards.local_inputs
 
     def _step_seconds(self, net: Any, shapes: Sequence[Tuple[Tuple[int, ...], Any]]) -> float:
         """Return the seconds of a step of a network, on the slowest worker, with data of zeros."""
@@ -172,11 +170,6 @@ def _labels(graph: Graph) -> List[str]:
     return [graph.label(operator) for operator in graph.operators]
 
 
-def _input_types(graph: Graph) -> Dict[str, Any]:
-    """Return the types of data and parameters by name."""
-    return {operator.name: graph.dtypes[operator.number, 0] for operator in graph.operators if operator.op == 'null'}
-
-
 def with_own_labels(plan: Dict[str, Any], labels: List[str], graph: Graph) -> Dict[str, Any]:
     """Return worker 0's plan as JSON, with this worker's labels in place of worker 0's `labels`."""
     own_label = dict(zip(labels, _labels(graph)))
@@ -192,7 +185,7 @@ class _Copy(gluon.SymbolBlock):
 
     def __init__(self, network: TracedNetwork, net: Any):
         graph: Graph = network.graph
-        types = _input_types(graph)
+        types = graph.input_dtypes
         tables = gluon.ParameterDict()
         for number in graph.tables:  # a SymbolBlock makes parameters with dense gradients
             name = graph.operators[number].name

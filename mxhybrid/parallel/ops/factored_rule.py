@@ -20,8 +20,8 @@ class FactoredRule(Rule):
     """A rule for operators that have inputs or outputs with factors.
 
     A dimension that is the same in inputs and outputs (:class:`.graph.Alignment`) can be split in each of its factors:
-    its shard is the operator on smaller arrays.  Other dimensions can be split in the first factor
-    alone.  Dimensions stay whole if ranks would have to compute the operator together.
+    its shard is the operator on smaller arrays.  Other dimensions can be split in the first factor alone.  Dimensions
+    stay whole if ranks would have to compute the operator together.
     """
 
     def __init__(self, rule: Rule):

@@ -18,8 +18,7 @@ def followed_split(graph: Graph, operator: Operator, position: int, producer: Sp
     Dimensions may move or change their shape between input and output, as in a transpose or a reshape: the split is
     found by comparing the boxes that shards read with those that ranks have.
 
-    - `position`: the position of the input.
-    - `producer`: how the operator that computes the input is split; neither into partial sums nor with copies.
+    `producer` is the split of the operator that computes the input at `position`.
     """
     source, output = operator.inputs[position]
     degrees = [degree for degree in producer.degrees if degree > 1]

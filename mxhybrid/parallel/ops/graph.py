@@ -143,8 +143,7 @@ class Graph:
 
     def with_data(self, symbol: Any, data: Dict[str, Tuple[int, ...]]) -> 'Graph':
         """Return the graph of the same symbol with other shapes of its inputs."""
-        types = {operator.name: self.dtypes[operator.number, 0] for operator in self.operators if operator.op == 'null'}
-        return Graph(symbol, data, types, self._names)
+        return Graph(symbol, data, self.input_dtypes, self._names)
 
     def factor(self, factors: Dict[Entry, Factors], alignments: Dict[int, List[Optional[Alignment]]]) -> None:
         """Treat the factors of some arrays' dimensions as dimensions, so that each can be split.
@@ -231,6 +230,11 @@ class Graph:
         """Return whether a number is that of a parameter or an auxiliary state."""
         operator = self.operators[number]
         return operator.op == 'null' and operator.name not in self.data
+
+    @property
+    def input_dtypes(self) -> Dict[str, np.dtype]:
+        """The types of data, parameters and auxiliary states, by name."""
+        return {operator.name: self.dtypes[operator.number, 0] for operator in self.operators if operator.op == 'null'}
 
     @property
     def parameters(self) -> Dict[str, Tuple[int, ...]]:

@@ -42,11 +42,7 @@ class _Run(NamedTuple):
 
 
 def factor_heads(graph: Graph, dimensions: Dimensions) -> bool:
-    """Give the graph the factors of dimensions that contain heads; return whether there are any.
-
-    - `graph`: without factors yet.
-    - `dimensions`: names and samples of the graph.
-    """
+    """Give a graph without factors those of dimensions that contain heads; return whether there are any."""
     finder = _Finder(graph, dimensions)
     runs = finder.find()
     if not runs:

@@ -326,8 +326,8 @@ def with_range(box: Box, dimension: int, value: Range) -> Box:
     return box[:dimension] + (value,) + box[dimension + 1:]
 
 
-def shape_only(graph: Graph, operator: Operator, first: int = 1) -> List[Optional[Box]]:
-    """Return the boxes of inputs, from number `first` on, of which shards read the shapes alone: None, or the whole box
-    of a weight, so that some rank holds the weight.
+def shape_only(graph: Graph, operator: Operator) -> List[Optional[Box]]:
+    """Return the boxes of all inputs but the first, of which shards read the shapes alone: None, or the whole box of a
+    weight, so that some rank holds the weight.
     """
-    return [full(graph.shapes[entry]) if entry[0] in graph.fixed else None for entry in operator.inputs[first:]]
+    return [full(graph.shapes[entry]) if entry[0] in graph.fixed else None for entry in operator.inputs[1:]]

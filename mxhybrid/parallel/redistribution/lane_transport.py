@@ -26,9 +26,13 @@ class LaneTransport(Transport):
         self._lock = threading.Lock()
 
     def push_views(self, transfer: Transfer, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
-        self._persistent_transfer(transfer, source, target).start(
-            None if source is None else source.ctypes.data, None if target is None else target.ctypes.data,
-            handles_of(arrays), priority)
+        some = target if source is None else source
+        with self._lock:
+            persistent = self._persistent.get(transfer.tag) or self._new_persistent_transfer(
+                transfer, np.float32 if some is None else some.dtype, None if source is None else source.shape,
+                None if target is None else target.shape)
+        persistent.start(None if source is None else source.ctypes.data, None if target is None else target.ctypes.data,
+                         handles_of(arrays), priority)
 
     def forget(self, transfers: List[Transfer]) -> None:
         for transfer in transfers:
@@ -43,13 +47,6 @@ class LaneTransport(Transport):
             for tag, transfer in self._persistent.items():
                 if first <= tag < end:
                     transfer.cancel()
-
-    def _persistent_transfer(self, transfer: Transfer, source: Any, target: Any) -> PersistentTransfer:
-        some = target if source is None else source
-        with self._lock:
-            return self._persistent.get(transfer.tag) or self._new_persistent_transfer(
-                transfer, np.float32 if some is None else some.dtype, None if source is None else source.shape,
-                None if target is None else target.shape)
 
     def _new_persistent_transfer(self, transfer: Transfer, dtype: Any, source: Optional[Tuple[int, ...]],
                                  target: Optional[Tuple[int, ...]]) -> PersistentTransfer:

@@ -33,12 +33,10 @@ _INTERVAL_S = 0.05
 def recover(workers: WorkerGroup) -> None:
     """Discard errors that scripts have caught, and redistributions that cannot end (collective).
 
-    Networks with such redistributions may not be called again.
-
-    Raises JobError on all workers if a redistribution cannot end because operations failed on some workers, but not on
-    all.
+    Networks with such redistributions may not be called again.  Raises JobError on all workers if a redistribution
+    cannot end because operations failed on some workers, but not on all.
     """
-    failures = workers.allgather(workers.failure(), 'failures')
+    failures = workers.allgather(workers.note_failure(), 'failures')
     if any(failures):
         _discard(workers, failures)
     workers.forget_failure()

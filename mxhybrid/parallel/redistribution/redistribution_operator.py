@@ -4,27 +4,19 @@ A token goes from each redistribution to the next one, so that all ranks begin t
 order in the backward pass: otherwise redistributions could wait for each other in a circle, since MXNet uses memory
 again.
 """
-import itertools
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, List, Optional, Tuple, Union
 
 import mxnet as mx
 import numpy as np
 
 from ...kernels.joint_norm_operator import JointNorm, JointNormOperator, local_joint_norm
 from ...kernels.transfer_operator import TransferOperator
-from ...native import custom_operators  # noqa: F401  its operators are some of several in a process
 from ...native.arrays import host_view
-from ...native.engine import Deferred, Notifier
+from ...native.custom_operators import PythonOperator
+from ...native.engine import when_ready
 from ...native.symbols import copied_input
 from ...telemetry.recorder import OFF, AnyRecorder
 from .redistribution import Redistribution, Transfer
-
-#: Name of the operator.
-OPERATOR = 'mxhybrid_redistribution'
-
-#: Redistributions by their numbers in this process: MXNet passes texts to operators.
-_redistributions: Dict[int, 'RedistributionOperator'] = {}
-_numbers = itertools.count(1)
 
 
 class Transport:
@@ -58,38 +50,23 @@ class Transport:
         raise NotImplementedError
 
 
-class CarrierTransport(Transport):
-    """Moves arrays by a carrier, :class:`~.socket_transport.SocketCarrier`.  A carrier is Python, so there are no
-    operators, and it keeps nothing of a transfer.
+class RedistributionOperator(PythonOperator):
+    """A redistribution in a program's graph, and the transport that makes it.
+
+    Inputs of the operator in Python are the token and what the rank sends, outputs the token and what it receives, with
+    a dimension of length 1 in front.  Arrays in a layout of oneDNN would reach Python as freed memory: the operators
+    that add and remove that dimension know no such layout, in either pass (imperative_utils.h and custom.cc of MXNet
+    1.9.1).
     """
-
-    def __init__(self, carrier: Any):
-        self._carrier = carrier
-        self._deferred = Deferred(lambda what, done: carrier.begin(*what, done))
-
-    def push_views(self, transfer: Transfer, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
-        self._deferred.push(arrays, (transfer, source, target), priority)
-
-    def tags_under_way(self) -> List[int]:
-        return self._carrier.tags_under_way()
-
-    def cancel(self, first: int, end: int) -> None:
-        self._carrier.cancel(first, end)
-
-
-class RedistributionOperator:
-    """A redistribution in a program's graph, and the transport that makes it."""
 
     def __init__(self, redistribution: Redistribution, transport: Transport, differentiable: bool,
                  on_failure: Callable[[BaseException], None], trace: AnyRecorder = OFF):
+        super().__init__(*(1 if shape is None else 2 for shape in redistribution.shapes))
         self.redistribution, self._transport, self._differentiable = redistribution, transport, differentiable
         self._on_failure = on_failure
         self._trace: Any = trace
-        self._notifier = Notifier() if trace.enabled else None
-        self.number = next(_numbers)
         #: Makes it without Python, where there is such an operator and no trace is written.
         self._operator: Union[None, TransferOperator, JointNormOperator] = None
-        _redistributions[self.number] = self
 
     def release(self) -> None:
         """Release its memory: no program calls it again, and its transfers are done.
@@ -97,7 +74,7 @@ class RedistributionOperator:
         Transfers under way need it.  In Python MXNet may even begin one after the results of the network are there:
         with the tag of a transfer that was released before, it would be refused.
         """
-        _redistributions.pop(self.number, None)
+        self.drop()
         self._transport.forget([self.redistribution.forward, self.redistribution.backward])
 
     def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
@@ -107,7 +84,7 @@ class RedistributionOperator:
         """
         name = 'redistribution%d' % self.number
         compiled = None
-        if plain and self._notifier is None:
+        if plain and not self._trace.enabled:
             compiled = self._operator = self._transport.operator(self.redistribution)
         inputs = [token] if local is None else [token, local]
         if not self._differentiable:
@@ -116,7 +93,7 @@ class RedistributionOperator:
             outputs = compiled.symbol(name, [copied_input(symbol) for symbol in inputs])
         else:
             inputs[1:] = [mx.sym.stack(symbol, axis=0) for symbol in inputs[1:]]
-            outputs = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name=name)
+            outputs = self.custom_symbol(name, inputs)
         after, received = (outputs, None) if self.redistribution.target is None else (outputs[0], outputs[1])
         if received is not None and compiled is None:
             received = mx.sym.SliceChannel(received, num_outputs=1, axis=0, squeeze_axis=True)
@@ -134,7 +111,7 @@ class RedistributionOperator:
 
         The gradient of `data` is needed and never added up in place.
         """
-        if self._notifier is not None:
+        if self._trace.enabled:
             return None
         operator = self._operator = self._transport.norm_operator(self.redistribution, norm)
         if operator is None:
@@ -146,17 +123,25 @@ class RedistributionOperator:
         """Return a symbol that a graph may have as an output, for an output of the operator."""
         return symbol if self._operator is None else mx.sym.identity(symbol)
 
-    def forward(self, source: Any, token: Any, target: Any) -> None:
-        """Begin the transfer of the forward pass."""
-        self._begin(self.redistribution.forward, source, target, token)
+    def infer_shapes(self, shapes: List[Any]) -> Tuple[List[Any], ...]:
+        return tuple([(1,)] + ([] if shape is None else [(1, *shape)]) for shape in self.redistribution.shapes)
 
-    def backward(self, gradient: Any, token: Any, target: Any, request: str) -> None:
-        """Begin the transfer of the backward pass; `request` says what becomes of the elements of `target`."""
+    def infer_types(self, types: List[Any]) -> Tuple[List[Any], ...]:
+        dtype = self.redistribution.dtype.type
+        return tuple([np.float32] + ([] if shape is None else [dtype]) for shape in self.redistribution.shapes)
+
+    def forward(self, inputs: List[Any], requests: List[str], outputs: List[Any]) -> None:
+        """Begin the transfer of the forward pass."""
+        self._begin(self.redistribution.forward, _behind_token(inputs), _behind_token(outputs), outputs[0])
+
+    def backward(self, gradients: List[Any], inputs: List[Any], requests: List[str], targets: List[Any]) -> None:
+        """Begin the transfer of the backward pass."""
+        target, request = _behind_token(targets), _behind_token(requests)
         received = target
-        if target is not None and request in ('null', 'add'):
+        if request in ('null', 'add'):
             received = mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu())
-        self._begin(self.redistribution.backward, gradient, received, token)
-        if target is not None and request == 'add':
+        self._begin(self.redistribution.backward, _behind_token(gradients), received, targets[0])
+        if request == 'add':
             target += received
 
     def _begin(self, transfer: Transfer, source: Any, target: Any, token: Any) -> None:
@@ -175,14 +160,19 @@ class RedistributionOperator:
 
     def _record_begin(self, transfer: Transfer) -> Callable[[Any], None]:
         """Record that a transfer begins; the function that is returned records its end, once an array is ready."""
-        if self._notifier is None:
+        if not self._trace.enabled:
             return lambda array: None
-        trace, notifier, number = self._trace, self._notifier, self._trace.new_id()
+        trace, number = self._trace, self._trace.new_id()
         label = 'redistribution %s%s' % (self.redistribution.label,
                                          '' if transfer is self.redistribution.forward else ', backward')
         trace.begin(label, number, 'redistribution',
                     {'bytes': transfer.bytes_sent(self.redistribution.dtype.itemsize)})
-        return lambda array: notifier.when_ready(array, lambda: trace.end(label, number, 'redistribution'))
+        return lambda array: when_ready(array, lambda: trace.end(label, number, 'redistribution'))
+
+
+def _behind_token(values: List[Any]) -> Any:
+    """Return the value that follows that of the token; None if there is none."""
+    return values[1] if len(values) > 1 else None
 
 
 def isolated_joint_norm(name: str, data: Any, parameters: Any, norm: JointNorm) -> Tuple[Any, Any]:
@@ -202,55 +192,3 @@ def _in_default_layout(data: Any, norm: JointNorm) -> Any:
     (mkldnn_reshape.cc).  MXNet would convert the input of a compiled operator again in the backward pass.
     """
     return mx.sym.reshape(data, shape=norm.shape) if len(norm.shape) <= 4 else mx.sym.identity(data)
-
-
-class _PythonRedistribution(mx.operator.CustomOp):
-    """A redistribution as an operator in Python.
-
-    Inputs are the token and what the rank sends, outputs the token and what it receives, with a dimension of length 1
-    in front.  Arrays in a layout of oneDNN would reach Python as freed memory: the operators that add and remove that
-    dimension know no such layout, in either pass (imperative_utils.h and custom.cc of MXNet 1.9.1).
-    """
-
-    def __init__(self, node: RedistributionOperator):
-        super().__init__()
-        self._node = node
-
-    def forward(self, is_train: bool, req: List[str], in_data: List[Any], out_data: List[Any], aux: List[Any]) -> None:
-        self._node.forward(in_data[1] if len(in_data) > 1 else None, out_data[0],
-                           out_data[1] if len(out_data) > 1 else None)
-
-    def backward(self, req: List[str], out_grad: List[Any], in_data: List[Any], out_data: List[Any],
-                 in_grad: List[Any], aux: List[Any]) -> None:
-        self._node.backward(out_grad[1] if len(out_grad) > 1 else None, in_grad[0],
-                            in_grad[1] if len(in_grad) > 1 else None, req[1] if len(req) > 1 else 'null')
-
-
-@mx.operator.register(OPERATOR)
-class _Properties(mx.operator.CustomOpProp):
-    # declare_backward_dependency is not overridden: operator.py of MXNet 1.9.1 keeps the first answer for all operators
-    # of a name.
-
-    def __init__(self, number: str):
-        super().__init__(need_top_grad=True)
-        self._node = _redistributions[int(number)]
-
-    def list_arguments(self) -> List[str]:
-        return ['token'] + ['given'] * (self._node.redistribution.source is not None)
-
-    def list_outputs(self) -> List[str]:
-        return ['after'] + ['taken'] * (self._node.redistribution.target is not None)
-
-    def infer_shape(self, in_shape: Any) -> Any:
-        source, target = self._node.redistribution.shapes
-        return ([(1,)] + ([] if source is None else [(1,) + source]),
-                [(1,)] + ([] if target is None else [(1,) + target]), [])
-
-    def infer_type(self, in_type: Any) -> Any:
-        dtype = self._node.redistribution.dtype.type
-        source, target = self._node.redistribution.shapes
-        return ([np.float32] + ([] if source is None else [dtype]), [np.float32] + ([] if target is None else [dtype]),
-                [])
-
-    def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> _PythonRedistribution:
-        return _PythonRedistribution(self._node)

@@ -3,6 +3,7 @@
 One thread in each process sends and receives for all transfers under way, so that no other thread waits.
 """
 import collections
+import functools
 import selectors
 import socket
 import struct
@@ -11,8 +12,10 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 import numpy as np
 
+from ...native.engine import Deferred
 from ...native.forks import fork_guard
 from .redistribution import Transfer, shape_at
+from .redistribution_operator import Transport
 
 #: In front of a piece: the transfer's tag, and the number of bytes.
 _HEAD = struct.Struct('<QQ')
@@ -43,7 +46,7 @@ class _PendingTransfer:
         self.missing = len(transfer.receives)
 
 
-class SocketCarrier:
+class SocketTransport(Transport):
     """Moves pieces of arrays over a socket to each other rank.
 
     - `sockets`: a connection to each other rank.
@@ -52,6 +55,7 @@ class SocketCarrier:
 
     def __init__(self, rank: int, sockets: Dict[int, socket.socket], on_failure: Callable[[BaseException], None]):
         self._rank, self._on_failure = rank, on_failure
+        self._deferred = Deferred(lambda begin, done: begin(done))
         self._peers = {other: _Connection(other, sock) for other, sock in sockets.items()}
         self._lock = threading.Lock()
         #: The ranges of tags of transfers that are cancelled.
@@ -60,14 +64,15 @@ class SocketCarrier:
         self._jobs: Dict[int, Deque[_PendingTransfer]] = collections.defaultdict(collections.deque)
         self._early: Dict[Tuple[int, int], Deque[np.ndarray]] = collections.defaultdict(collections.deque)
         self._wake_sender, self._wake_receiver = socket.socketpair()
-        self._closing = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_receiver, selectors.EVENT_READ)
         for peer in self._peers.values():
             peer.sock.setblocking(False)
             self._selector.register(peer.sock, selectors.EVENT_READ, peer)
-        self._thread = threading.Thread(target=self._run, name='mxhybrid-sockets', daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name='mxhybrid-sockets', daemon=True).start()
+
+    def push_views(self, transfer: Transfer, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
+        self._deferred.push(arrays, functools.partial(self.begin, transfer, source, target), priority)
 
     def begin(self, transfer: Transfer, source: Optional[np.ndarray], target: Optional[np.ndarray],
               done: Callable[[], None]) -> None:
@@ -79,32 +84,19 @@ class SocketCarrier:
             self._wake_sender.send(b'!')
 
     def tags_under_way(self) -> List[int]:
-        """Return the tags of the transfers that have begun and are not done."""
         with self._lock:
             new = [arguments[0].tag for arguments in self._new]
         return new + [tag for tag, jobs in list(self._jobs.items()) if jobs]
 
     def cancel(self, first: int, end: int) -> None:
-        """End transfers with the tags `first` to `end` at once, with arbitrary values, now and later."""
         with self._lock:
             self._cancelled.append(range(first, end))
         self._wake_sender.send(b'!')
 
-    def close(self) -> None:
-        """End the thread; no transfer may be under way on any rank."""
-        self._closing = True
-        self._wake_sender.send(b'!')
-        self._thread.join()
-        for peer in self._peers.values():
-            peer.sock.close()
-        self._wake_sender.close()
-        self._wake_receiver.close()
-        self._selector.close()
-
     def _run(self) -> None:
         fork_guard.serve()
         try:
-            while not self._closing:
+            while True:
                 for key, events in self._selector.select():
                     if key.data is None:
                         self._wake_receiver.recv(4096)

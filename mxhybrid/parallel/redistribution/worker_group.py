@@ -16,8 +16,8 @@ from ...native.last_error import take_last_error
 from .lane_transport import LaneTransport
 from .outline import Line, digest_of, first_difference
 from .redistribution import Redistribution
-from .redistribution_operator import CarrierTransport, RedistributionOperator, Transport
-from .socket_transport import SocketCarrier
+from .redistribution_operator import RedistributionOperator, Transport
+from .socket_transport import SocketTransport
 
 _PURPOSE = 'redistributions between layers'
 _NAME = 'mxhybrid.parallel.'
@@ -88,8 +88,11 @@ class WorkerGroup:
             self.note_failure()
             lifeline.count_call(call)
 
-    def note_failure(self) -> None:
-        """Note the first error of MXNet that the script got, for messages: others may wait for this worker's data."""
+    def note_failure(self) -> str:
+        """Note the first error of MXNet that the script got, for messages: others may wait for this worker's data.
+
+        Return it, and when it came; '' if there was none.
+        """
         error = take_last_error()
         if error and not self._failure:
             lifeline = self._job.guard.lifeline
@@ -99,10 +102,6 @@ class WorkerGroup:
                                         error)
             if lifeline is not None:
                 lifeline.failure = self._failure
-
-    def failure(self) -> str:
-        """Return the first error of MXNet that the script got, and when; '' if there was none."""
-        self.note_failure()
         return self._failure
 
     def forget_failure(self) -> None:
@@ -149,8 +148,7 @@ class WorkerGroup:
                 allgather = functools.partial(self._collective.allgather_json, name=_NAME + 'channels')
                 self._transport = LaneTransport(Channels(lane, allgather, self._job.settings.timeout))
             else:
-                self._transport = CarrierTransport(SocketCarrier(
-                    self.rank, self._connect() if self.size > 1 else {}, self.fail))
+                self._transport = SocketTransport(self.rank, self._connect() if self.size > 1 else {}, self.fail)
         return self._transport
 
     def _connect(self) -> Dict[int, socket.socket]:

@@ -5,7 +5,7 @@ The plan is read first; then the network is split by it, the workers agree on th
 import atexit
 import functools
 from dataclasses import dataclass
-from typing import Any, Optional, Tuple
+from typing import Any, Tuple
 
 import mxnet as mx
 
@@ -15,7 +15,6 @@ from ...job.join import member
 from ...kvstore.trainer_tables import set_table_hint
 from ...native import trainers
 from ..ops.tracing import traced
-from ..plans.plan import Plan
 from ..plans.plan_json import as_plan
 from ..redistribution.recovery import recover
 from ..redistribution.worker_group import worker_group_of
@@ -63,13 +62,12 @@ def _agreed_split(request: SplitArguments, plan: Any) -> Tuple[SplitNetwork, int
 
     If worker 0 has an `init`, the seed is -1: initial values are drawn first, as in one process.
     """
-    read, problem = _read(plan, request.recompute)
-    job = member()
-    workers = worker_group_of(job)
+    workers = worker_group_of(member())
     recover(workers)
     try:
-        if read is None:
-            raise InputError(problem)
+        read = as_plan(plan)
+        if request.recompute is not None:
+            read = read.with_recompute(request.recompute)
         network = traced(request.net, request.data, request.batch_axis, request.dtype, request.init)
         split = apply_plan(workers, network, read, request.input_grad, request.batch_norm,
                            trainers.frozen_names(request.net.collect_params()))
@@ -78,15 +76,6 @@ def _agreed_split(request: SplitArguments, plan: Any) -> Tuple[SplitNetwork, int
         raise
     return split, workers.agree('parallelize', outline_of_split('parallelize', split, request.net.collect_params()),
                                 draws=request.init is None)
-
-
-def _read(plan: Any, recompute: Any) -> Tuple[Optional[Plan], str]:
-    """Return the plan that a user gave, or None and the problem with it, which all workers have to know."""
-    try:
-        read = as_plan(plan)
-        return read if recompute is None else read.with_recompute(recompute), ''
-    except InputError as error:
-        return None, str(error)
 
 
 def _build(net: Any, network: SplitNetwork, seed: int) -> ParallelBlock:

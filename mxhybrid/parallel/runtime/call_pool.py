@@ -76,6 +76,8 @@ class CallPool:
     def __init__(self, programs: Dict[bool, Program], another: Callable[[bool, int], Program], params: Any):
         self._programs, self._another, self._params = programs, another, params
         self._runners: Dict[bool, List[ProgramRunner]] = {}
+        #: The programs of all runners, and those that no call has needed so far.
+        self._made = list(programs.values())
         self._count = 0
         #: Arrays that are ready once all redistributions under way are made.
         self._after: List[Any] = []
@@ -87,16 +89,16 @@ class CallPool:
         self._former_calls: List[Any] = []
         self._finalizer = release_after(self, functools.partial(_is_done, self._runners, self._former,
                                                                 self._former_calls),
-                                        functools.partial(_release, programs, self._runners), self._last)
+                                        functools.partial(release_programs, self._made, self._runners), self._last)
 
-    def run(self, training: bool, inputs: Dict[str, Any]) -> Tuple[Program, List[Any]]:
-        """Run a program with inputs by name; return the program and its outputs."""
+    def run(self, training: bool, inputs: Dict[str, Any]) -> List[Any]:
+        """Run a program with inputs by name; return its outputs."""
         recorded = autograd.is_recording()
         self._look_back()
         runner = self._free_runner(training, recorded)
         program = runner.program
         if not program.uses_token:
-            return program, runner.run(inputs, self._params)
+            return runner.run(inputs, self._params)
         if self._after:
             with autograd.pause():
                 (self._after[0] if len(self._after) == 1 else mx.nd.add_n(*self._after)).copyto(runner.token)
@@ -106,7 +108,7 @@ class CallPool:
             runner.waiting = self._count
         outputs = runner.run(inputs, self._params)
         self._last[:] = self._after = [outputs[program.token_position].detach()]
-        return program, outputs
+        return outputs
 
     def _look_back(self) -> None:
         """Notice the backward passes that have begun since the last call."""
@@ -135,7 +137,8 @@ class CallPool:
         # A segment that is computed again makes redistributions with the numbers of the forward pass.
         free = [runner for runner in runners if not runner.waiting or not (recorded or runner.program.recomputes)]
         if not free:
-            runners.append(ProgramRunner(self._another(training, len(runners))))
+            self._made.append(self._another(training, len(runners)))
+            runners.append(ProgramRunner(self._made[-1]))
         return (free or runners[-1:])[0]
 
     def settle(self) -> None:
@@ -144,9 +147,9 @@ class CallPool:
     def forget(self) -> None:
         """Release the memory and the threads of all programs: no more calls come."""
         self._finalizer.detach()
-        for program in _programs_of(self._programs, self._runners):
+        for program in self._made:
             program.forget()
-        _release(self._programs, self._runners)
+        release_programs(self._made, self._runners)
 
 
 def _is_done(runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]], former: List[Any],
@@ -163,20 +166,15 @@ def _is_done(runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]], former: L
     return all(calls() is None for calls in [runner.calls for runner in runners] + list(former_calls))
 
 
-def _programs_of(programs: Mapping[bool, Program], runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]]
-                 ) -> List[Program]:
-    return [runner.program for runners in runners_of_sorts.values() for runner in runners] + list(programs.values())
-
-
-def _release(programs: Mapping[bool, Program], runners_of_sorts: Dict[bool, List[ProgramRunner]]) -> None:
-    """Release the memory of programs, whose redistributions are done.
+def release_programs(programs: List[Program], runners: Dict[bool, Any]) -> None:
+    """Release the memory of programs, whose redistributions are done, and of their runners.
 
     Those of backward passes are done when no token is left: MXNet frees the array of a gradient after all operations
     that write it.
     """
-    for program in _programs_of(programs, runners_of_sorts):
-        program.release()
-    runners_of_sorts.clear()
+    while programs:
+        programs.pop().release()
+    runners.clear()
     release_discarded()
 
 

@@ -24,12 +24,7 @@ PATIENCE_S = 5.0
 
 
 class _Dropped:
-    """A network that no script refers to.
-
-    - `is_done`: returns whether no backward pass may still need it.
-    - `release`: releases it.
-    - `last`: arrays that are written once the redistributions of its forward passes are done.
-    """
+    """A network that no script refers to; :func:`release_after` describes the arguments."""
 
     def __init__(self, is_done: Callable[[], bool], release: Callable[[], None], last: Sequence[Any]):
         self.release, self._is_done, self._last = release, is_done, last
@@ -59,8 +54,8 @@ _finalizers: List[Any] = []
 
 def release_after(owner: Any, is_done: Callable[[], bool], release: Callable[[], None], last: Sequence[Any] = ()
                   ) -> Any:
-    """Let :func:`release_dropped` call `release` when no object refers to `owner` any more, ``is_done()`` is True, and
-    the arrays that are in `last` then are written.
+    """Let :func:`release_dropped` call `release` when no object refers to `owner` any more, ``is_done()`` says that no
+    backward pass may still need it, and the arrays in `last` are written: then its redistributions are done.
 
     The functions and `last` may not refer to `owner`.  Return the finalizer.
     """

@@ -16,7 +16,8 @@ import os
 import queue
 import threading
 from collections import deque
-from typing import Any, Callable, Deque, Dict, NamedTuple, Optional, Tuple
+from concurrent.futures import Future
+from typing import Any, Callable, Deque, Dict, NamedTuple
 
 from ...base.errors import InputError
 
@@ -44,16 +45,13 @@ class CallingThread:
 
         Raises InputError if the thread has been released.
         """
-        replies: Any = queue.SimpleQueue()
+        reply: Any = Future()
         with self._lock:
             if self._is_closed:
                 raise InputError('a parallelized network: it was called after its release(), which released its thread '
                                  '%s: call it before, or parallelize the network again' % self._name)
-            self._calls.put((function, arguments, replies))
-        result, error = replies.get()
-        if error is not None:
-            raise error
-        return result
+            self._calls.put((function, arguments, reply))
+        return reply.result()
 
     def close(self) -> None:
         """Leave the thread to others after the calls that wait."""
@@ -80,17 +78,15 @@ def _calls_of_thread(name: str) -> Any:
 
 def _run(calls: Any, unused: Deque[Any]) -> None:
     while True:
-        function, arguments, replies = calls.get()
+        function, arguments, reply = calls.get()
         if function is None:
             unused.append(calls)
             continue
-        reply: Tuple[Any, Optional[BaseException]]
         try:
-            reply = function(*arguments), None
+            reply.set_result(function(*arguments))
         except BaseException as error:  # raised by call()
-            reply = None, error
-        replies.put(reply)
-        del function, arguments, replies, reply  # they would be kept until the next call
+            reply.set_exception(error)
+        del function, arguments, reply  # they would be kept until the next call
 
 
 class SegmentThreads(NamedTuple):

@@ -27,10 +27,7 @@ MakeNode = Callable[[Redistribution, bool], Any]
 
 
 class FetchedInputs(ParameterSymbols):
-    """Gives the shards of a rank their inputs, and makes redistributions where any rank lacks elements.
-
-    `make_node` and `first` are those of :class:`~.rank_program.Program`.
-    """
+    """Gives the shards of a rank their inputs, and makes redistributions where any rank lacks elements."""
 
     def __init__(self, shards: NetworkShards, rank: int, make_node: MakeNode, first: int):
         super().__init__(shards, rank)
@@ -61,24 +58,21 @@ class FetchedInputs(ParameterSymbols):
             return self._sources.give(self._local[entry]) if self.rank in needed else None
         key = entry, tuple(sorted(needed.items())), fill, as_index
         if key not in self._fetched:
-            self._fetched[key] = self._sliced(entry, layout, needed) or self._redistributed(entry, layout, needed, fill,
-                                                                                              as_index)
-        fetched = self._fetched[key][0]
+            nothing_moves = not layout.partial and all(
+                rank in layout.boxes and contains(layout.boxes[rank], box) for rank, box in needed.items())
+            self._fetched[key] = self._sliced(entry, layout.boxes, needed) if nothing_moves else \
+                self._redistributed(entry, layout, needed, fill, as_index)
+        fetched = self._fetched[key]
         return None if fetched is None else self._sources.give(fetched)
 
-    def _sliced(self, entry: Entry, layout: Layout, needed: Dict[int, Box]) -> Optional[List[Any]]:
-        """Return a slice of this rank's array if every rank has what it needs, and nothing moves; otherwise None."""
-        if layout.partial or not all(rank in layout.boxes and contains(layout.boxes[rank], box)
-                                     for rank, box in needed.items()):
-            return None
+    def _sliced(self, entry: Entry, held: Dict[int, Box], needed: Dict[int, Box]) -> Any:
+        """Return the slice of this rank's array that it needs; None if it needs none."""
         if self.rank not in needed:
-            return [None]
-        held_box = layout.boxes[self.rank]
-        return [part_of(self._sources.give(self._local[entry]), shape_of(held_box),
-                        slices_in(needed[self.rank], held_box))]
+            return None
+        return part_of(self._sources.give(self._local[entry]), shape_of(held[self.rank]),
+                       slices_in(needed[self.rank], held[self.rank]))
 
-    def _redistributed(self, entry: Entry, layout: Layout, needed: Dict[int, Box], fill: float,
-                       as_index: bool) -> List[Any]:
+    def _redistributed(self, entry: Entry, layout: Layout, needed: Dict[int, Box], fill: float, as_index: bool) -> Any:
         operator = self.graph.operators[entry[0]]
         differentiable = entry[0] in self._flowing and entry in self._with_gradients and not as_index
         local = self._sent(entry)
@@ -88,7 +82,7 @@ class FetchedInputs(ParameterSymbols):
         received = self.redistribute(local, movement, operator, self.is_plain(entry) or not differentiable)
         if steps[-1][0].partial and fill and received is not None:
             received = self._filled(operator, entry, number, needed[self.rank], fill, received)
-        return [received]
+        return received
 
     def _sent(self, entry: Entry) -> Any:
         """Return the symbol of this rank's part for a redistribution; None if it has none."""

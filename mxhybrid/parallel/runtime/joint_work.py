@@ -3,16 +3,13 @@ why they are not split, and what that costs.
 """
 from typing import Dict, List, Mapping, Optional
 
-from ...base.text import size_text
+from ...base.text import listed, size_text
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Operator
 from ..ops.registry import has_rule, rule_of
 from ..plans.stages import Stages
 from ..sharding.box import full, size_of
 from ..sharding.split import Split
-
-#: The number of operators that a warning names.
-_SHOWN = 5
 
 
 def joint_operators(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Split], ranks: int,
@@ -53,10 +50,9 @@ def joint_warning(graph: Graph, notes: Mapping[int, str], ranks: int) -> str:
              if not has_rule(operator)]
     if not names:
         return ''
-    more = ' and %d others' % (len(names) - _SHOWN) if len(names) > _SHOWN else ''
     return ('parallelize: operators without a rule are computed for the joint batch of %d workers, and so are the '
-            'operators after them until samples are known again: %s%s; print(net) shows where, and the cost' % (
-                ranks, ', '.join(names[:_SHOWN]), more))
+            'operators after them until samples are known again: %s; print(net) shows where, and the cost' % (
+                ranks, listed(names, 5)))
 
 
 def _has_samples(dimensions: Dimensions, operator: Operator) -> bool:

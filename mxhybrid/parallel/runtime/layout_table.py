@@ -1,5 +1,5 @@
 """The table of a plan: the layout of every operator, its memory and its communication."""
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from ...base.text import aligned, size_text
 from ..ops.dimension_names import Dimensions
@@ -31,10 +31,12 @@ def layout_table(name: str, dimensions: Dimensions, shards: NetworkShards, redis
                   sent.get(operator.number, 0)) for operator in line.operators]
         rows.append([line.label, line.kind, layout_words(dimensions, last, shards.splits[last.number]),
                      rank_words(shards.splits[last.number].ranks), *(size_text(sum(column)) for column in zip(*sizes))])
-    held = [sum(size_of(boxes[rank]) * graph.dtypes[number, 0].itemsize for number, boxes in _held(graph, shards)
-                if rank in boxes) for rank in range(ranks)]
-    whole = sum(size_of(full(graph.shapes[number, 0])) * graph.dtypes[number, 0].itemsize
-                for number, _ in _held(graph, shards))
+    weights = [(shards.weights.boxes(operator.name), full(graph.shape(operator)),
+                graph.dtypes[operator.number, 0].itemsize)
+               for operator in graph.operators if graph.is_parameter(operator.number)]
+    held = [sum(size_of(boxes[rank]) * itemsize for boxes, _, itemsize in weights if rank in boxes)
+            for rank in range(ranks)]
+    whole = sum(size_of(box) * itemsize for _, box, itemsize in weights)
     title = ('mxhybrid: %s on %d workers; weights of at most %s of %s on a worker; %d redistributions, %s per step '
              'between all workers' % (name if stages is None else stages.words(), ranks, size_text(max(held)),
                                       size_text(whole), len(redistributions) * micro_batches,
@@ -113,8 +115,3 @@ def _activations(graph: Graph, shards: NetworkShards, operator: Operator) -> int
     return max(sum(size_of(box) * graph.dtypes[operator.number, output].itemsize
                    for output, box in enumerate(shards.shard(operator, rank).outputs))
                for rank in shards.output_shards[operator.number])
-
-
-def _held(graph: Graph, shards: NetworkShards) -> List[Any]:
-    return [(operator.number, shards.weights.boxes(operator.name))
-            for operator in graph.operators if graph.is_parameter(operator.number)]

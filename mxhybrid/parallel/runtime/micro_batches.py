@@ -13,7 +13,7 @@ from ..ops.dimension_names import Dimensions
 from ..ops.graph import Entry, Factors, Graph, merged_shape
 from ..ops.rule import with_range
 from ..ops.tracing import TracedNetwork, reshaped
-from ..redistribution.redistribution import Redistribution, Transfer
+from ..redistribution.redistribution import Redistribution
 from ..redistribution.redistribution_operator import Transport
 from ..sharding.box import Box, bounding_box, full, overlap
 from ..sharding.layout import Layout, Movement, owners
@@ -87,14 +87,15 @@ class Route:
     Its arrays are made once, so that the engine makes one transfer after the other.
     """
 
-    def __init__(self, transport: Transport, transfer: Transfer, source: Optional[Tuple[int, ...]],
-                 target: Optional[Tuple[int, ...]], dtype: Any):
+    def __init__(self, transport: Transport, redistribution: Redistribution, is_backward: bool = False):
+        source, target = redistribution.shapes[::-1] if is_backward else redistribution.shapes
+        transfer = redistribution.backward if is_backward else redistribution.forward
         self._transport, self._transfer = transport, transfer
         # If nothing moves, no buffers are needed.
         self._stays = not transfer.sends and not transfer.receives and source == target and (
             source is None or transfer.local == [(tuple(slice(0, count) for count in source),) * 2])
         self._source, self._target = (None if shape is None or self._stays else mx.nd.empty(
-            shape, dtype=dtype, ctx=mx.cpu()) for shape in (source, target))
+            shape, dtype=redistribution.dtype, ctx=mx.cpu()) for shape in (source, target))
         self._views = [None if array is None else host_view(array) for array in (self._source, self._target)]
 
     def send(self, array: Any) -> Any:
@@ -118,7 +119,6 @@ class SampleRoutes:
       box that it reads or computes.
     - `axis`: the dimension that has the samples; None if each micro-batch reads the whole array.
     - `is_input`: whether this rank sends samples; otherwise it receives them.
-    - `differentiable`: whether gradients go back.
     - `factors`: the factors of the dimensions of the array, see :class:`~..ops.graph.Graph`.
     """
 
@@ -137,15 +137,13 @@ class SampleRoutes:
             count = 0 if samples is None or axis is None else samples[axis][1] - samples[axis][0]
             self._ranges.append((position, position + count) if count else None)
             position += count
-            source, target = redistribution.shapes
-            self._forward.append(Route(transport, redistribution.forward, source, target, redistribution.dtype))
+            self._forward.append(Route(transport, redistribution))
             if differentiable:
-                self._backward.append(Route(transport, redistribution.backward, target, source, redistribution.dtype))
+                self._backward.append(Route(transport, redistribution, is_backward=True))
 
     @property
     def computes(self) -> bool:
-        """Return whether this rank computes a part of this output, or reads a part of this input, of each micro-batch.
-        """
+        """Return whether this rank computes a part of the output of each micro-batch."""
         return self._sides[0][1] is not None
 
     def _merged(self, array: Any) -> Any:
@@ -194,7 +192,7 @@ class RouteMaker:
     """Makes the redistributions of a pipeline's inputs and outputs; the next one has the number `number`."""
 
     def __init__(self, transport: Transport, rank: int, micro_batches: int, number: int):
-        self._transport, self._rank, self._micro_batches, self.number = transport, rank, micro_batches, number
+        self._transport, self._rank, self._micro_batches, self._number = transport, rank, micro_batches, number
 
     def of_inputs(self, joint: TracedNetwork, graph: Graph, batch_boxes: Mapping[Entry, Any],
                   read: Mapping[Entry, Dict[int, Box]]) -> Dict[str, SampleRoutes]:
@@ -234,9 +232,15 @@ class RouteMaker:
                                        graph.factors.get(entry)))
         return routes
 
+    def of_rows(self, ranks: int, width: int) -> Route:
+        """Return the redistribution that gives all ranks one row of numbers of each rank."""
+        rows: Dict[int, Box] = {at: ((at, at + 1), (0, width)) for at in range(ranks)}
+        return Route(self._transport, self._redistribution(Movement(
+            Layout((ranks, width), rows), dict.fromkeys(range(ranks), full((ranks, width))), 'float64'), 'rows'))
+
     def _redistribution(self, movement: Movement, name: str) -> Redistribution:
-        self.number += 1
-        return Redistribution(self.number - 1, self._rank, movement, name)
+        self._number += 1
+        return Redistribution(self._number - 1, self._rank, movement, name)
 
 
 def samples_within(boxes: Mapping[int, Box], axis: int, count: int, micro_batch: int) -> Dict[int, Box]:
@@ -247,12 +251,3 @@ def samples_within(boxes: Mapping[int, Box], axis: int, count: int, micro_batch:
         if low < high:
             parts[rank] = with_range(box, axis, (low, high))
     return parts
-
-
-def gather_rows(transport: Transport, rank: int, ranks: int, width: int, number: int) -> Route:
-    """Return the redistribution that gives all ranks one row of numbers of each rank."""
-    rows: Dict[int, Box] = {at: ((at, at + 1), (0, width)) for at in range(ranks)}
-    gathered = Redistribution(number, rank, Movement(
-        Layout((ranks, width), rows), dict.fromkeys(range(ranks), full((ranks, width))), 'float64'))
-    return Route(transport, gathered.forward, (1, width), (ranks, width), np.dtype('float64'))
-

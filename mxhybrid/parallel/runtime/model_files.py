@@ -29,7 +29,6 @@ class ModelFiles:
     """The files of one network.
 
     - `paths`: names of parameters by their paths in the network, as in files of gluon.
-    - `symbol`: the network.
     - `prefix`: the prefix of its parameters' names, which files of older versions leave out.
     """
 

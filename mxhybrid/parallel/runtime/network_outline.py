@@ -18,7 +18,7 @@ def outline_of(call: str, network: TracedNetwork, params: Mapping[str, Any]) -> 
     """Return the outline of a network, with its parameters in their order."""
     graph = network.graph
     positions = {name: position for position, name in enumerate(params)}
-    types = {operator.name: graph.dtypes[operator.number, 0] for operator in graph.operators if operator.op == 'null'}
+    types = graph.input_dtypes
     lines = [Line('the call', '', call)]
     lines += [Line('input', name, {'shape': _plain(graph.data[name]), 'dtype': str(types[name]), 'batch_axis': axis})
               for name, axis in network.axes.items()]

@@ -8,7 +8,6 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from ...base import log
 from ...base.errors import InputError
 from ...base.text import size_text
 from ...kvstore.trainer_step import hooks_of
@@ -19,19 +18,16 @@ from ..ops.registry import collectives, rule_of
 from ..ops.tracing import shapes_of
 from ..plans.plan_json import save
 from ..plans.strategies import Explicit
-from ..sharding.box import shape_of
 from .call_pool import CallPool
 from .dropped_networks import release_dropped
 from .layout_table import layout_table, recompute_lines
 from .micro_batches import output_boxes, read_boxes
 from .model_files import ModelFiles
 from .network_outline import outline_of_split
-from .pipeline_calls import pipeline_calls
+from .pipeline_calls import PipelineCalls
 from .rank_program import Program, ProgramSpec
 from .sharded_parameters import ShardedParameters
 from .split_network import SplitNetwork, reshape
-
-logger = log.get_logger(__name__)
 
 #: The count of numbers for redistributions of one network: an eighth each for training, for inference, and for
 #: additional programs of each, if several calls wait for their backward passes; the other half is for weights.
@@ -61,10 +57,8 @@ class ParallelBlock(gluon.Block):
         self._others = types.SimpleNamespace(by_shapes={})
         #: Whether a call was recorded.
         self._trained = False
-        dtypes = {operator.name: self._graph.dtypes[operator.number, 0] for operator in self._graph.operators
-                  if operator.op == 'null'}
         #: The shape and type of each input on this worker.
-        self.local_inputs = [(shape_of(self._input_shards.box(name)), dtypes[name]) for name in network.names]
+        self.local_inputs = self._input_shards.local_inputs
         #: Programs and calls by the set of frozen parameters, the latest last.
         self._builds: Dict[AbstractSet[str], _Build] = {network.frozen: self._built(network, first)}
         self._network, self._first, self._programs, self._calls = self._builds[network.frozen]
@@ -80,8 +74,8 @@ class ParallelBlock(gluon.Block):
         programs = {training: make(training, first + _EIGHTH * (not training))
                     for training in ([True, False] if joint else [True])}
         if network.stages is not None:
-            return _Build(network, first, programs, pipeline_calls(network, network.stages, programs, params,
-                                                                   first + 2 * _EIGHTH))
+            return _Build(network, first, programs, PipelineCalls(network, network.stages, programs, params,
+                                                                  first + 2 * _EIGHTH))
         another = functools.partial(another_program, make, programs, first)
         return _Build(network, first, programs, CallPool(programs, another, params))
 
@@ -173,7 +167,7 @@ class ParallelBlock(gluon.Block):
         training = bool(autograd.is_training()) if len(self._programs) > 1 else True
         if self._programs[training].redistributions:
             self._workers.count_call(NETWORK_CALL)
-        outputs = self._run(training, args)[1]
+        outputs = self._run(training, args)
         return self._network.traced.regroup(outputs[:len(self._graph.heads)])
 
     def _check(self, args: Sequence[Any]) -> None:

@@ -14,40 +14,27 @@ With ``'gpipe'``, a thread of the pipeline gives the backward passes to the engi
 """
 import functools
 import threading
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd
 
 from ...base.errors import InputError, JobError
-from ...native.compiled_graph import release_discarded
 from ...native.engine import write_after
 from ...native.trainers import is_fresh, set_fresh
 from ..ops.registry import rule_of
 from ..plans.stages import Stages
-from .call_pool import ProgramRunner
+from .call_pool import ProgramRunner, release_programs
 from .dropped_networks import release_after
 from .engine_threads import CallingThread
-from .micro_batches import RouteMaker, SampleRoutes, gather_rows, output_boxes, read_boxes
+from .micro_batches import RouteMaker, output_boxes, read_boxes
 from .rank_program import Program
 from .schedule import passes
 from .split_network import SplitNetwork
 
 #: Seconds that a call waits for MXNet's thread to begin the passes of the last backward pass.
 BACKWARD_S = 600.0
-
-
-def pipeline_calls(network: SplitNetwork, stages: Stages, programs: Dict[bool, Program], params: Any, number: int
-                   ) -> 'PipelineCalls':
-    """Return the calls of a pipeline, whose redistributions of inputs and outputs have numbers from `number` on."""
-    workers, graph, shards = network.workers, network.graph, network.input_shards
-    maker = RouteMaker(workers.transport, workers.rank, stages.micro_batches, number)
-    dimensions = network.joint.dimensions
-    inputs = maker.of_inputs(network.joint, graph, shards.inputs, read_boxes(graph, network.shards))
-    outputs = maker.of_outputs(graph, dimensions, output_boxes(graph, dimensions, network.shards.splits), shards.ranges,
-                               shards.ranges[-1][1] // stages.micro_batches)
-    return PipelineCalls(network, stages, programs, params, inputs, outputs, maker.number)
 
 
 class _Call(autograd.Function):
@@ -83,29 +70,31 @@ class PipelineCalls:
     """The calls of a network that is a pipeline.
 
     - `programs`: the programs of a micro-batch by whether statistics are those of training.
-    - `number`: the number of a redistribution for the check of gradients.
+    - `number`: the first number of its redistributions of inputs and outputs, and for the check of gradients.
     """
 
-    def __init__(self, network: SplitNetwork, stages: Stages, programs: Dict[bool, Program], params: Any,
-                 inputs: Mapping[str, SampleRoutes], outputs: List[SampleRoutes], number: int):
-        self._workers, self._stages, self._params = network.workers, stages, params
-        self._inputs, self._outputs = inputs, outputs
+    def __init__(self, network: SplitNetwork, stages: Stages, programs: Dict[bool, Program], params: Any, number: int):
+        workers, graph, shards = network.workers, network.graph, network.input_shards
+        dimensions = network.joint.dimensions
+        self._workers, self._stages, self._params = workers, stages, params
+        maker = RouteMaker(workers.transport, workers.rank, stages.micro_batches, number)
+        self._inputs = maker.of_inputs(network.joint, graph, shards.inputs, read_boxes(graph, network.shards))
+        self._outputs = maker.of_outputs(graph, dimensions, output_boxes(graph, dimensions, network.shards.splits),
+                                         shards.ranges, shards.ranges[-1][1] // stages.micro_batches)
         #: The outputs of which this rank computes a part, which are the first outputs of its program.
-        self._computed = [routes for routes in outputs if routes.computes]
+        self._computed = [routes for routes in self._outputs if routes.computes]
         self._programs = programs
         self._runners: Dict[bool, ProgramRunner] = {}
-        self._passes = passes(stages.schedule, stages.of_rank(network.workers.rank), len(stages.ranks),
-                              stages.micro_batches)
-        self._has_averages = bool(network.graph.auxiliary)
-        self._scales_loss = not any(rule_of(operator).is_loss for operator in network.graph.computing)
-        self._checks = None if network.workers.size == 1 else gather_rows(
-            network.workers.transport, network.workers.rank, network.workers.size, 3, number)
+        self._passes = passes(stages.schedule, stages.of_rank(workers.rank), len(stages.ranks), stages.micro_batches)
+        self._has_averages = bool(graph.auxiliary)
+        self._scales_loss = not any(rule_of(operator).is_loss for operator in graph.computing)
+        self._checks = None if workers.size == 1 else maker.of_rows(workers.size, 3)
         self._lock = threading.Lock()
         self._thread = CallingThread('mxhybrid-backward') if stages.schedule == 'gpipe' else None
         #: The weights that this rank's program trains, and the arrays of their gradients for one micro-batch.
         symbol = programs[True].symbol
         self._trained = [name for name in ([] if symbol is None else symbol.list_inputs())
-                         if name in params and name not in network.frozen and name not in network.graph.auxiliary]
+                         if name in params and name not in network.frozen and name not in graph.auxiliary]
         self._gradients: Dict[str, Any] = {}
         self._copies: Dict[str, Any] = {}
         #: The token of the last forward pass, and that of the last backward pass.
@@ -118,12 +107,11 @@ class PipelineCalls:
         self.most_alive = 0
         # MXNet keeps a call that waits for its backward pass, and the call keeps this object.
         # Its thread is another object's once nothing refers to it.
-        self._finalizer = release_after(self, lambda: True, functools.partial(_release, programs, self._runners),
-                                        self._tokens)
+        self._finalizer = release_after(self, lambda: True, functools.partial(
+            release_programs, list(programs.values()), self._runners), self._tokens)
 
-    def run(self, training: bool, batch: Dict[str, Any]) -> Tuple[Program, List[Any]]:
-        """Run the network on this worker's samples; return the program and the outputs."""
-        program = self._programs[training]
+    def run(self, training: bool, batch: Dict[str, Any]) -> List[Any]:
+        """Run the network on this worker's samples; return the outputs."""
         self._await_backward(autograd.is_recording())
         if not autograd.is_recording():
             with autograd.pause(train_mode=autograd.is_training()):
@@ -133,7 +121,7 @@ class PipelineCalls:
             self._last = call if self._thread is not None else None  # a call keeps the gradients of weights
             set_fresh(self._anchor, False)
             joined = call(self._anchor, *[self._input(name) for name in self._trained])
-        return program, [mx.nd.SliceChannel(output, num_outputs=1, axis=0, squeeze_axis=True) for output in joined]
+        return [mx.nd.SliceChannel(output, num_outputs=1, axis=0, squeeze_axis=True) for output in joined]
 
     def _input(self, name: str) -> Any:
         """Return a weight as an input of a call."""
@@ -144,9 +132,8 @@ class PipelineCalls:
     def _await_backward(self, recorded: bool) -> None:
         """Wait until the passes of the last call are given to the engine, if its backward pass has begun.
 
-        Two threads must not give operations on the same arrays, for example on running averages, at the same time:
-        the engine appends an operation to the queues of its arrays one by one (ThreadedEngine::Push), so that two
-        operations could be in different orders in two queues.
+        Two threads must not give operations on the same arrays, for example on running averages, at the same time, see
+        :mod:`~.engine_threads`.
         """
         if self._last is not None:
             if is_fresh(self._anchor):
@@ -223,9 +210,10 @@ class PipelineCalls:
     def forget(self) -> None:
         """Release the memory of all programs: no more calls come."""
         self._finalizer.detach()
-        for program in self._programs.values():
+        programs = list(self._programs.values())
+        for program in programs:
             program.forget()
-        _release(self._programs, self._runners)
+        release_programs(programs, self._runners)
         if self._thread is not None:
             self._thread.close()
 
@@ -354,11 +342,3 @@ class PipelineCalls:
                              'operator that does not use it, as SoftmaxOutput: call backward() of the loss itself'
                              % (schedule, low))
         return low
-
-
-def _release(programs: Mapping[bool, Program], runners: Dict[bool, ProgramRunner]) -> None:
-    """Release the memory of programs, whose redistributions are done."""
-    for program in programs.values():
-        program.release()
-    runners.clear()
-    release_discarded()

@@ -18,7 +18,7 @@ from .fetched_inputs import TOKEN, FetchedInputs, MakeNode
 from .network_shards import NetworkShards
 from .parameter_symbols import Readers
 from .recomputed_operator import RecomputedOperator
-from .recomputed_segment import Inside, drawn_masks, in_order, joined, with_mask
+from .recomputed_segment import MASK, Inside, drawn_masks, in_order, joined, with_mask
 from .running_averages import Statistic, Updated, symbol_of, updates_of
 
 #: Name of the input of one element that all calls share.
@@ -52,7 +52,6 @@ class ProgramSpec(NamedTuple):
 class Program(FetchedInputs):
     """The graph that a rank computes.
 
-    - `make_node`: makes the nodes of redistributions.
     - `first`: the number of the first redistribution.
     - `on_failure`: ends the job because of an error in a segment.
 
@@ -69,7 +68,7 @@ class Program(FetchedInputs):
     """
 
     def __init__(self, spec: ProgramSpec, rank: int, make_node: MakeNode, first: int,
-                 on_failure: Optional[Callable[[BaseException], None]] = None):
+                 on_failure: Callable[[BaseException], None] = lambda error: None):
         super().__init__(spec.shards, rank, make_node, first)
         self._collectives, segments = spec.collectives, spec.segments
         self._learning = learning_operators(self.graph, spec.frozen, spec.gradient_inputs)
@@ -176,7 +175,7 @@ class Program(FetchedInputs):
         for node in self._nodes:
             node.release()
         for segment in self._recomputed:
-            segment.forget()
+            segment.drop()
         self._threads = None
 
     # -- data and operators ----------------------------------------------------------------------------------------
@@ -289,7 +288,7 @@ class Program(FetchedInputs):
             collective.complete(self, operator)
 
     def _compute(self, operator: Operator, shard: OperatorShard, inputs: List[Any]) -> None:
-        if self._inside is not None and operator.number in self._inside.masks:
+        if self._inside is not None and MASK % operator.number in self._inside.masks:
             symbol = with_mask(operator, inputs[0], self.graph.dtypes[operator.number, 0])
         else:
             symbol = shard.symbol(operator, inputs, operator.name)
@@ -341,7 +340,7 @@ class Program(FetchedInputs):
         if joined_segment.has_token:
             self._token, self.uses_token = outputs[-1], True
 
-    def _build_inside(self, operators: List[Operator], masks: Dict[int, Any], is_again: bool) -> Inside:
+    def _build_inside(self, operators: List[Operator], masks: Dict[str, Any], is_again: bool) -> Inside:
         """Return the operators of this rank in a segment, as symbols of the segment's inputs."""
         outside = {name: getattr(self, name) for name in Inside.REPLACED}
         self._inside = Inside(self._local, self.graph, masks, is_again)
@@ -358,15 +357,15 @@ class Program(FetchedInputs):
         self._shapes_read += [] if is_again else shapes_read
         return inside
 
-    def _given_to_segment(self, name: str, inside: Inside, masks: Dict[int, Any]) -> Any:
+    def _given_to_segment(self, name: str, inside: Inside, masks: Dict[str, Any]) -> Any:
         """Return the symbol of an input of a segment."""
         if name == TOKEN:
             return self._token
         if name in self._variables:
             return self._variables[name]
-        entry = inside.entry_of(name)
-        if entry is None:
-            return masks[inside.mask_of(name)[0]][inside.mask_of(name)[1]]
+        if name in masks:
+            return masks[name]
+        entry = inside.local.given[name]
         if entry in self._stacked:
             return self._sources.give(self._stacked[entry])
         # Arrays in a layout of oneDNN would reach Python as freed memory, see redistribution_operator.py.

@@ -7,28 +7,21 @@ runs the segment again, recorded, and then the backward pass of that.  Both grap
 ``static_alloc``, every segment would keep the memory of its activations.
 """
 import contextlib
-import itertools
 import threading
-from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Sequence
+from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd
 
+from ...native.custom_operators import PythonOperator
 from ...native.engine import Deferred
 from .engine_threads import SegmentThreads
-
-#: Name of the operator.
-OPERATOR = 'mxhybrid_recompute'
-
-#: Segments by their numbers in this process: MXNet passes texts to operators.
-_segments: Dict[int, 'RecomputedOperator'] = {}
-_numbers = itertools.count(1)
 
 #: Operations that do nothing, but wait for all earlier reads of arrays.
 _reads_done = Deferred(lambda _, done: done())
 
 
-class RecomputedOperator:
+class RecomputedOperator(PythonOperator):
     """A segment that is computed again in the backward pass.
 
     - `inputs`: the inputs of both graphs.
@@ -36,41 +29,35 @@ class RecomputedOperator:
     - `forward`, `again`: the graph of the forward pass; and that of the backward pass, whose outputs are those outputs
       of `forward` that have gradients.
     - `heads`: the positions, among the outputs of `forward`, of the outputs that have gradients.
-    - `threads`: the threads of the program.
     - `on_failure`: ends the job because of an error, which MXNet's thread would keep from the script.
     """
 
     def __init__(self, inputs: Sequence[str], learning: Collection[str], forward: Any, again: Any,
                  heads: Sequence[int], threads: SegmentThreads, on_failure: Callable[[BaseException], None]):
+        super().__init__(len(inputs), len(forward.list_outputs()))
         self.inputs, self._learning, self._heads = list(inputs), set(learning), list(heads)
         self._threads, self._on_failure = threads, on_failure
-        self.number = next(_numbers)
         self._forward_inputs, self._again_inputs = forward.list_inputs(), again.list_inputs()
-        self.outputs = len(forward.list_outputs())
         # Each thread that infers shapes has its own graph.  MXNet reads the shapes that a CustomOp infers from memory
         # that the next inference of the same operator, in any thread, frees (infer_shape_entry of operator.py).
         self._forward, self._again = mx.nd.CachedOp(_copied(forward), []), mx.nd.CachedOp(_copied(again), [])
         self._inferring, self._graph = threading.Lock(), _copied(forward)
-        _segments[self.number] = self
-
-    def forget(self) -> None:
-        """Release its memory: no program calls it again."""
-        _segments.pop(self.number, None)
 
     def symbol(self, name: str, inputs: List[Any]) -> List[Any]:
         """Return its outputs in a graph, given symbols of its inputs in their order."""
-        outputs = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name=name)
-        return [outputs[position] for position in range(self.outputs)] if self.outputs > 1 else [outputs]
+        outputs = self.custom_symbol(name, inputs)
+        count = self.counts[1]
+        return [outputs[position] for position in range(count)] if count > 1 else [outputs]
 
-    def infer_shapes(self, shapes: List[Any]) -> List[List[int]]:
-        """Return the shapes of the outputs for those of the inputs; any thread may call it."""
+    def infer_shapes(self, shapes: List[Any]) -> Tuple[List[Any], List[Any]]:
+        """Return the shapes of inputs and outputs for those of the inputs; any thread may call it."""
         with self._inferring:
-            return [list(shape) for shape in self._graph.infer_shape(**self._read(map(tuple, shapes)))[1]]
+            return shapes, [list(shape) for shape in self._graph.infer_shape(**self._read(map(tuple, shapes)))[1]]
 
-    def infer_types(self, types: List[Any]) -> List[Any]:
-        """Return the types of the outputs for those of the inputs; any thread may call it."""
+    def infer_types(self, types: List[Any]) -> Tuple[List[Any], List[Any]]:
+        """Return the types of inputs and outputs for those of the inputs; any thread may call it."""
         with self._inferring:
-            return list(self._graph.infer_type(**self._read(types))[1])
+            return types, list(self._graph.infer_type(**self._read(types))[1])
 
     def _read(self, values: Iterable[Any]) -> Dict[str, Any]:
         """Return the values, by name, of the inputs that the forward pass reads."""
@@ -129,42 +116,3 @@ class RecomputedOperator:
 def _copied(symbol: Any) -> Any:
     """Return a copy of a symbol, with operators of its own."""
     return mx.sym.load_json(symbol.tojson())
-
-
-class _PythonRecomputation(mx.operator.CustomOp):
-    """The operator that MXNet calls; it passes all calls on to a :class:`RecomputedOperator`."""
-
-    def __init__(self, segment: RecomputedOperator):
-        super().__init__()
-        self._segment = segment
-
-    def forward(self, is_train: bool, req: List[str], in_data: List[Any], out_data: List[Any], aux: List[Any]) -> None:
-        self._segment.forward(in_data, req, out_data)
-
-    def backward(self, req: List[str], out_grad: List[Any], in_data: List[Any], out_data: List[Any],
-                 in_grad: List[Any], aux: List[Any]) -> None:
-        self._segment.backward(out_grad, in_data, req, in_grad)
-
-
-@mx.operator.register(OPERATOR)
-class _RecomputationProperties(mx.operator.CustomOpProp):
-    # See redistribution_operator.py for why declare_backward_dependency is not overridden.
-
-    def __init__(self, number: str):
-        super().__init__(need_top_grad=True)
-        self._segment = _segments[int(number)]
-
-    def list_arguments(self) -> List[str]:
-        return ['input%d' % position for position in range(len(self._segment.inputs))]
-
-    def list_outputs(self) -> List[str]:
-        return ['output%d' % position for position in range(self._segment.outputs)]
-
-    def infer_shape(self, in_shape: Any) -> Any:
-        return in_shape, self._segment.infer_shapes(in_shape), []
-
-    def infer_type(self, in_type: Any) -> Any:
-        return in_type, self._segment.infer_types(in_type), []
-
-    def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> _PythonRecomputation:
-        return _PythonRecomputation(self._segment)

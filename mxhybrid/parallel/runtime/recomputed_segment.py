@@ -12,7 +12,8 @@ from .engine_threads import SegmentThreads
 from .network_shards import NetworkShards
 from .recomputed_operator import RecomputedOperator
 
-_INPUT, _MASK, _SCALE = 'mxhybrid_into_segment_%d_%d', 'mxhybrid_mask_of_%d', 'mxhybrid_scale_of_%d'
+#: Names of the inputs of a segment that are an entry, and the mask and the factor of a Dropout.
+_INPUT, MASK, _SCALE = 'mxhybrid_into_segment_%d_%d', 'mxhybrid_mask_of_%d', 'mxhybrid_scale_of_%d'
 
 
 def in_order(graph: Graph, segments: Sequence[Segment]) -> List[Union[Operator, Segment]]:
@@ -50,33 +51,18 @@ class Inside:
     """The shards that a rank computes in a segment, as symbols of the segment's inputs.
 
     - `outside`: what this rank has outside of the segment.
-    - `masks`: the masks of Dropout, see :func:`drawn_masks`.
+    - `masks`: the masks of Dropout by input, see :func:`drawn_masks`.
     - `is_again`: whether it is the computation in the backward pass.
     """
 
     #: Attributes of a program that a segment has for itself.
     REPLACED = ('_local', '_token', 'uses_token', '_fixed', '_fetched', '_sources', '_statistics', '_shapes_read')
 
-    def __init__(self, outside: Dict[Entry, Any], graph: Graph, masks: Dict[int, Any], is_again: bool):
+    def __init__(self, outside: Dict[Entry, Any], graph: Graph, masks: Dict[str, Any], is_again: bool):
         self.local = _Local(outside, graph)
         self.masks, self.is_again = masks, is_again
         self.token: Any = None
         self.statistics: Dict[int, List[Tuple[Any, float]]] = {}
-
-    @staticmethod
-    def entry_of(name: str) -> Optional[Entry]:
-        """Return the entry of the network that an input stands for; None for an input that is a mask or a parameter."""
-        start = _INPUT.split('%', 1)[0]
-        if not name.startswith(start):
-            return None
-        number, output = name[len(start):].split('_')
-        return int(number), int(output)
-
-    @staticmethod
-    def mask_of(name: str) -> Tuple[int, int]:
-        """Return the number of a Dropout, and 0 for its mask, 1 for its scale."""
-        kind = int(name.startswith(_SCALE.split('%', 1)[0]))
-        return int(name.rsplit('_', 1)[1]), kind
 
 
 class _Local(Dict[Entry, Any]):
@@ -85,6 +71,8 @@ class _Local(Dict[Entry, Any]):
     def __init__(self, outside: Dict[Entry, Any], graph: Graph):
         super().__init__()
         self._outside, self._graph = outside, graph
+        #: The entries that inputs stand for, by the names of the inputs.
+        self.given: Dict[str, Entry] = {}
 
     def __contains__(self, entry: object) -> bool:
         return super().__contains__(entry) or entry in self._outside
@@ -92,8 +80,10 @@ class _Local(Dict[Entry, Any]):
     def __missing__(self, entry: Entry) -> Any:
         if entry not in self._outside:
             raise KeyError(entry)
-        given = mx.sym.var(_INPUT % entry, dtype=self._graph.dtypes[entry])
-        self[entry] = mx.sym.SliceChannel(given, num_outputs=1, axis=0, squeeze_axis=True)
+        name = _INPUT % entry
+        self.given[name] = entry
+        self[entry] = mx.sym.SliceChannel(mx.sym.var(name, dtype=self._graph.dtypes[entry]), num_outputs=1, axis=0,
+                                          squeeze_axis=True)
         return self[entry]
 
 
@@ -110,7 +100,7 @@ class Joined(NamedTuple):
 
 
 def joined(program: Any, segment: Segment, forward: Inside, again: Inside, token: str, threads: SegmentThreads,
-           on_failure: Optional[Callable[[BaseException], None]]) -> Optional[Joined]:
+           on_failure: Callable[[BaseException], None]) -> Optional[Joined]:
     """Return a segment as an operator; None if this rank has no part in it."""
     graph: Graph = program.graph
     entries = [entry for entry in _read_outside(graph, segment) if entry in dict.keys(forward.local)]
@@ -129,24 +119,12 @@ def joined(program: Any, segment: Segment, forward: Inside, again: Inside, token
         return None
     graphs = mx.sym.Group(outputs), mx.sym.Group(outputs_again)
     inputs = list(dict.fromkeys(name for symbol in graphs for name in symbol.list_inputs()))
-    parameters = {operator.name: operator for operator in graph.operators
-                  if operator.op == 'null' and graph.is_parameter(operator.number)}
-    learning = [name for name in inputs if name == token or _learns(program, parameters, name)]
-    operator = RecomputedOperator(inputs, learning, *graphs, heads, threads, on_failure or _raise)
+    sources = {operator.name: operator for operator in graph.operators if graph.is_parameter(operator.number)}
+    sources.update({name: graph.operators[number] for name, (number, _) in forward.local.given.items()})
+    learning = [name for name in inputs if name == token or name in sources and program.learns(sources[name])]
+    operator = RecomputedOperator(inputs, learning, *graphs, heads, threads, on_failure)
     return Joined(operator, entries, [(number, momentum) for number, _, momentum in statistics],
                   forward.token is not None)
-
-
-def _learns(program: Any, parameters: Dict[str, Operator], name: str) -> bool:
-    """Return whether an input of a segment has a gradient."""
-    entry = Inside.entry_of(name)
-    if entry is not None:
-        return bool(program.learns(program.graph.operators[entry[0]]))
-    return name in parameters and bool(program.learns(parameters[name]))
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 def _read_outside(graph: Graph, segment: Segment) -> List[Entry]:
@@ -160,13 +138,13 @@ def _read_outside(graph: Graph, segment: Segment) -> List[Entry]:
             if (number, output) in read or rule_of(graph.operators[number]).is_loss]
 
 
-def drawn_masks(shards: NetworkShards, rank: int, operators: Sequence[Operator]) -> Dict[int, Tuple[Any, Any]]:
-    """Return, by the number of each Dropout of which a rank computes a shard, the mask of the elements that it keeps,
-    with one byte for each element, and the factor by which it scales them.
+def drawn_masks(shards: NetworkShards, rank: int, operators: Sequence[Operator]) -> Dict[str, Any]:
+    """Return, by name, two inputs for each Dropout of which a rank computes a shard: the mask of the elements that it
+    keeps, with one byte for each element, and the factor by which it scales them.
 
     A segment reads both, so that its two computations drop the same elements.
     """
-    masks = {}
+    masks: Dict[str, Any] = {}
     for operator in operators:
         if operator.op != 'Dropout' or rank not in shards.output_shards[operator.number] \
                 or not float(operator.get('p', 0.5)):
@@ -175,13 +153,13 @@ def drawn_masks(shards: NetworkShards, rank: int, operators: Sequence[Operator])
         ones = mx.sym.ones(shape_of(shard.outputs[0]), dtype=str(shards.graph.dtypes[operator.number, 0]))
         drawn = shard.symbol(operator, [ones], operator.name + '_mask')
         drawn = mx.sym.BlockGrad(drawn[0] if len(drawn.list_outputs()) > 1 else drawn)
-        factor = mx.sym.reshape(mx.sym.max(drawn), shape=(1,) * len(shard.outputs[0]))
-        masks[operator.number] = mx.sym.cast(drawn > 0, 'uint8'), factor
+        masks[MASK % operator.number] = mx.sym.cast(drawn > 0, 'uint8')
+        masks[_SCALE % operator.number] = mx.sym.reshape(mx.sym.max(drawn), shape=(1,) * len(shard.outputs[0]))
     return masks
 
 
 def with_mask(operator: Operator, data: Any, dtype: Any) -> Any:
     """Return a Dropout inside of a segment as a product with its mask and its factor."""
-    mask = mx.sym.cast(mx.sym.var(_MASK % operator.number, dtype='uint8'), dtype)
+    mask = mx.sym.cast(mx.sym.var(MASK % operator.number, dtype='uint8'), dtype)
     factor = mx.sym.var(_SCALE % operator.number, dtype=dtype)
     return mx.sym.elemwise_mul(data, mx.sym.broadcast_mul(mask, factor), name=operator.name)

@@ -43,7 +43,8 @@ def _lacking_gradients(symbol: Any, graph: Graph, learning: Collection[int]) -> 
     """Return a message if a gradient would go back through an operator that has none in MXNet, else ''."""
     if is_differentiable(symbol):
         return ''
-    lacking = [operator for operator in graph.operators if operator.op != 'null' and not _has_gradient(operator)]
+    lacking = [operator for operator in graph.operators if operator.op != 'null' and not has_gradient(
+        operator.op, len(operator.inputs), tuple(operator.settings.items()))]
     for operator in lacking:
         # MXNet knows of some gradients that they are zero, as behind F.round, and then it does not ask for more.
         others = [other for other in lacking if other is not operator]
@@ -52,10 +53,6 @@ def _lacking_gradients(symbol: Any, graph: Graph, learning: Collection[int]) -> 
                     'one process either: put F.BlockGrad around its inputs; predictions, without autograd.record(), '
                     'work' % (graph.label(operator), operator.op))
     return ''
-
-
-def _has_gradient(operator: Operator) -> bool:
-    return has_gradient(operator.op, len(operator.inputs), tuple(operator.settings.items()))
 
 
 def _with_constants(symbol: Any, operators: List[Operator]) -> Any:

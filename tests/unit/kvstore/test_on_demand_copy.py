@@ -14,7 +14,7 @@ from mxhybrid.kvstore import on_demand_copy
 from mxhybrid.kvstore.trainer_step import hooks_of
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.native.optimizer_state import state_arrays
-from mxhybrid.native.optimizers import TableOptimizer, name_of, scalars
+from mxhybrid.native.optimizers import TableOptimizer, attributes_of, name_of
 from mxhybrid.routes.on_demand_rows import unsupported_reason
 from mxhybrid.routes.route import ParameterSpec
 from mxhybrid.servers.partition_state import Partition
@@ -187,7 +187,7 @@ def test_servers_update_bit_for_bit_as_mxnet(optimizer):
     state = optimizer.create_state_multi_precision(0, weight)
     part = Partition(0, 'table', ROWS, 3, 'optimize')
     part.stored = make_row_sparse(np.arange(ROWS), weight.asnumpy(), (ROWS, 3))
-    served = TableOptimizer(name_of(optimizer), dict(scalars(optimizer), lr=optimizer.lr, wd=optimizer.wd))
+    served = TableOptimizer(name_of(optimizer), dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd))
     for step in range(6):
         ids = np.unique(random.randint(0, ROWS, step))  # at first none
         gradient = make_row_sparse(ids, random.normal(size=(len(ids), 3)).astype('f4'), (ROWS, 3))

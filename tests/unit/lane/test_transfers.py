@@ -12,7 +12,7 @@ from mxhybrid.base.errors import JobError
 from mxhybrid.lane.transfers import PersistentTransfer
 from mxhybrid.parallel.redistribution.lane_transport import LaneTransport, persistent_transfer_of
 from mxhybrid.parallel.redistribution.redistribution import Redistribution
-from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
+from mxhybrid.parallel.redistribution.socket_transport import SocketTransport
 from mxhybrid.parallel.sharding.box import full, split_range
 from mxhybrid.parallel.sharding.layout import Layout, Movement
 
@@ -43,7 +43,7 @@ def job(request):
 
 
 @pytest.fixture(scope='module')
-def carriers():
+def transports():
     sockets = [{} for _ in range(RANKS)]
     for rank in range(RANKS):
         for other in range(rank):
@@ -51,18 +51,15 @@ def carriers():
                 sockets[rank][other] = socket.create_connection(listener.getsockname())
                 sockets[other][rank], _ = listener.accept()
     failures = []
-    carriers_of_ranks = [SocketCarrier(rank, sockets[rank], failures.append) for rank in range(RANKS)]
-    yield carriers_of_ranks
-    for carrier in carriers_of_ranks:
-        carrier.close()
+    yield [SocketTransport(rank, sockets[rank], failures.append) for rank in range(RANKS)]
     assert failures == []
 
 
-def by_sockets(carriers, moves, sources, targets):
+def by_sockets(transports, moves, sources, targets):
     """Return the targets as the socket transport writes them."""
     events = [threading.Event() for _ in moves]
-    for carrier, move, source, target, event in zip(carriers, moves, sources, targets, events):
-        carrier.begin(move, source, target, event.set)
+    for transport, move, source, target, event in zip(transports, moves, sources, targets, events):
+        transport.begin(move, source, target, event.set)
     assert all(event.wait(LIMIT_MS / 1000) for event in events)
     return targets
 
@@ -120,7 +117,7 @@ def layouts(draw):
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layouts(), st.sampled_from(DTYPES), st.booleans(), st.integers(0, 99))
-def test_results_are_those_of_the_socket_transport(job, carriers, two, dtype, one_gradient, seed):
+def test_results_are_those_of_the_socket_transport(job, transports, two, dtype, one_gradient, seed):
     layout, needed = two
     if layout.partial and dtype == 'bool':
         dtype = 'int8'
@@ -135,7 +132,7 @@ def test_results_are_those_of_the_socket_transport(job, carriers, two, dtype, on
         directions.append((backward, directions[0][2], directions[0][1]))
     for moves, source_shapes, target_shapes in directions:
         sources = [values(random, shape, dtype) for shape in source_shapes]
-        expected = by_sockets(carriers, moves, sources, [empty(shape, dtype) for shape in target_shapes])
+        expected = by_sockets(transports, moves, sources, [empty(shape, dtype) for shape in target_shapes])
         found = by_lane(job, moves, sources, [empty(shape, dtype) for shape in target_shapes], times=2)
         for result, reference in zip(found, expected):
             if reference is not None:
@@ -220,24 +217,24 @@ def test_cancelled_runs_end_without_the_other_worker(job):
     assert runs[1].done.wait(LIMIT_MS / 1000)
 
 
-def test_cancelled_transfers_by_sockets_end_without_the_other_worker(carriers):
+def test_cancelled_transfers_by_sockets_end_without_the_other_worker(transports):
     """A transfer under way, one that begins later, and one of another tag."""
     number = next(_tags)
     moves = [[Redistribution(tag, rank, Movement(Layout((4,), {0: ((0, 4),)}), {1: ((0, 4),)}, 'f4')).forward
               for rank in range(2)] for tag in (number, next(_tags))]
     targets, ended = [np.zeros(4, 'f4') for _ in range(3)], [threading.Event() for _ in range(3)]
-    carriers[1].begin(moves[0][1], None, targets[0], ended[0].set)
-    carriers[1].begin(moves[1][1], None, targets[1], ended[1].set)
+    transports[1].begin(moves[0][1], None, targets[0], ended[0].set)
+    transports[1].begin(moves[1][1], None, targets[1], ended[1].set)
     tags = moves[0][1].tag, moves[1][1].tag
-    assert set(tags) <= set(carriers[1].tags_under_way())
-    carriers[1].cancel(tags[0], tags[0] + 1)
+    assert set(tags) <= set(transports[1].tags_under_way())
+    transports[1].cancel(tags[0], tags[0] + 1)
     assert ended[0].wait(LIMIT_MS / 1000)
-    carriers[1].begin(moves[0][1], None, targets[2], ended[2].set)
+    transports[1].begin(moves[0][1], None, targets[2], ended[2].set)
     assert ended[2].wait(LIMIT_MS / 1000)
     assert np.isnan(targets[0]).all() and np.isnan(targets[2]).all()
-    assert tags[0] not in carriers[1].tags_under_way() and not ended[1].is_set()
+    assert tags[0] not in transports[1].tags_under_way() and not ended[1].is_set()
     for move in moves:
-        carriers[0].begin(move[0], np.ones(4, 'f4'), None, lambda: None)
+        transports[0].begin(move[0], np.ones(4, 'f4'), None, lambda: None)
     assert ended[1].wait(LIMIT_MS / 1000)
     assert (targets[1] == 1).all() and np.isnan(targets[0]).all()
 

@@ -5,7 +5,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid.native.engine import Deferred, Notifier, when_written
+from mxhybrid.native.engine import _CALLS, Deferred, when_ready, when_written
 from mxhybrid.native.last_error import expected_errors, take_last_error
 from mxhybrid.native.symbols import wants_gradient
 
@@ -13,7 +13,6 @@ pytestmark = pytest.mark.both_pythons
 
 
 def test_callbacks_see_an_array_between_two_writes():
-    notifier = Notifier()
     array = mx.nd.zeros((300, 300))
     order = []
 
@@ -43,25 +42,24 @@ def test_callbacks_see_an_array_between_two_writes():
 
     for step in range(5):
         mx.nd.Custom(array, op_type='mxhybrid_test_write', number=step, out=array)
-        notifier.when_ready(array, lambda step=step: order.append('after %d' % step))
+        when_ready(array, lambda step=step: order.append('after %d' % step))
     mx.nd.waitall()
     assert order == [item for step in range(5) for item in (step, 'after %d' % step)]
 
 
 def test_many_callbacks_on_several_arrays():
-    notifier = Notifier()
     arrays = [mx.nd.ones((50, 50)) for _ in range(4)]
-    seen = []
+    seen, waiting = [], len(_CALLS._waiting)
     for number in range(400):
         array = arrays[number % 4]
         array += 1
-        notifier.when_ready(array, lambda number=number: seen.append(number), priority=number)
+        when_ready(array, lambda number=number: seen.append(number), priority=number)
     mx.nd.waitall()
     assert sorted(seen) == list(range(400))
     for start in range(4):
         mine = [number for number in seen if number % 4 == start]
         assert len(mine) == 100
-    assert notifier._waiting == {}
+    assert len(_CALLS._waiting) == waiting
 
 
 def test_an_operation_waits_for_and_delays_writes():

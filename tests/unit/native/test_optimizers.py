@@ -11,10 +11,10 @@ from mxhybrid.native.optimizers import (
     IN_PLACE,
     SPARSE_KERNELS,
     TableOptimizer,
+    attributes_of,
     build,
     check_for_table,
     name_of,
-    scalars,
 )
 
 pytestmark = pytest.mark.both_pythons
@@ -104,7 +104,7 @@ def test_optimizers_allowed_for_a_dtype_work_in_mxnet(name, dtype):
 
 @pytest.mark.parametrize('name', ALLOWED)
 def test_sparse_kernels_are_those_that_leave_untouched_rows_alone(name):
-    optimizer = TableOptimizer(name, dict(scalars(mx.optimizer.create(name)), lr=0.1, wd=0.0))
+    optimizer = TableOptimizer(name, dict(attributes_of(mx.optimizer.create(name)), lr=0.1, wd=0.0))
     assert optimizer.keeps_rows(None) == (name in SPARSE_KERNELS or name == 'nag')
     assert not (optimizer.keeps_rows(None) and optimizer.takes_dense)
     if optimizer.keeps_rows(None):
@@ -119,7 +119,7 @@ def test_sparse_kernels_are_those_that_leave_untouched_rows_alone(name):
 
 
 def test_nesterov_momentum_has_no_sparse_kernel():
-    optimizer = TableOptimizer('nag', scalars(mx.optimizer.create('nag', momentum=0.9)))
+    optimizer = TableOptimizer('nag', attributes_of(mx.optimizer.create('nag', momentum=0.9)))
     state = optimizer.create_state(0, mx.nd.ones((3, 2)))
     optimizer.change({'momentum': 0.0})
     assert not optimizer.keeps_rows(state) and optimizer.changes_all_rows(state)  # MXNet keeps the state, and uses it
@@ -140,7 +140,7 @@ CHANGED = [
 def test_a_server_builds_the_optimizer_that_the_worker_has(name, arguments):
     arguments = dict(arguments, rescale_grad=1 / 3, clip_gradient=0.1)
     original = mx.optimizer.create(name, learning_rate=0.3, **arguments)
-    sent = json.loads(json.dumps(dict(scalars(original), lr=0.25, wd=0.125)))
+    sent = json.loads(json.dumps(dict(attributes_of(original), lr=0.25, wd=0.125)))
     copy = build(name, sent)
     assert type(copy) is type(original)
     assert (copy.lr, copy.wd) == (0.25, 0.125)
@@ -158,7 +158,7 @@ def test_schedules_multipliers_and_counts_stay_on_the_worker():
     optimizer = mx.optimizer.create('sgd', learning_rate=0.3, begin_num_update=7, param_idx2name={0: 'w'},
                                     lr_scheduler=mx.lr_scheduler.FactorScheduler(10))
     optimizer.set_lr_mult({'w': 0.5})
-    sent = scalars(optimizer)
+    sent = attributes_of(optimizer)
     assert not {'lr', 'wd', 'num_update', 'begin_num_update', 'aggregate_num', 'lr_scheduler', 'lr_mult',
                 '_index_update_count'} & set(sent)
     assert {'rescale_grad', 'clip_gradient', 'momentum', 'lazy_update', 'multi_precision'} <= set(sent)
@@ -167,7 +167,7 @@ def test_schedules_multipliers_and_counts_stay_on_the_worker():
 
 @pytest.mark.parametrize('kind', [float, np.float64, np.float32, np.float16])
 def test_numpy_scalars_travel_too(kind):
-    sent = json.loads(json.dumps(scalars(mx.optimizer.create('sgd', momentum=kind(0.3), clip_gradient=kind(2)))))
+    sent = json.loads(json.dumps(attributes_of(mx.optimizer.create('sgd', momentum=kind(0.3), clip_gradient=kind(2)))))
     built = build('sgd', dict(sent, lr=0.1, wd=0.0))
     assert built.momentum == kind(0.3) and built.clip_gradient == 2
     # MXNet's operators get the text.

@@ -5,7 +5,7 @@ import pytest
 
 from mxhybrid.native.arrays import make_row_sparse, row_sparse_parts
 from mxhybrid.native.optimizer_state import state_arrays
-from mxhybrid.native.optimizers import ELEMENTWISE, SPARSE_KERNELS, scalars
+from mxhybrid.native.optimizers import ELEMENTWISE, SPARSE_KERNELS, attributes_of
 from mxhybrid.servers import handler as handler_module
 from mxhybrid.servers.half_precision_keys import packed_width, unpack
 from mxhybrid.servers.protocol import MAILBOX_ELEMENTS
@@ -212,7 +212,7 @@ def test_tables_have_their_own_optimizers():
     handler.do_table('other', [100], [2], WIDTH)
     other = make_row_sparse(np.arange(2), np.ones((2, WIDTH), 'float32'), (2, WIDTH))
     handler.update_multi_precision(100, other, mx.nd.sparse.zeros('row_sparse', (2, WIDTH)), None)
-    handler.do_optimizer('other', [100], 'sgd', dict(scalars(mx.optimizer.create('sgd')), lr=1.0, wd=0.0), None)
+    handler.do_optimizer('other', [100], 'sgd', dict(attributes_of(mx.optimizer.create('sgd')), lr=1.0, wd=0.0), None)
     for ids, rows in merged_gradients(7):
         first.push(ids, rows)
         whole.push(ids, rows)

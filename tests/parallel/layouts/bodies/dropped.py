@@ -13,9 +13,10 @@ from mxnet.gluon import nn
 import mxhybrid
 from mxhybrid import parallel
 from mxhybrid.job.join import member
-from mxhybrid.parallel.redistribution import redistribution_operator
+from mxhybrid.native import custom_operators
+from mxhybrid.parallel.redistribution.redistribution_operator import RedistributionOperator
 from mxhybrid.parallel.redistribution.worker_group import worker_group_of
-from mxhybrid.parallel.runtime import engine_threads, recomputed_operator
+from mxhybrid.parallel.runtime import engine_threads
 from mxhybrid.parallel.runtime.dropped_networks import release_dropped
 
 #: Plans, with whether a layer is computed again in the backward pass.
@@ -59,12 +60,13 @@ def train(number):
 def counts():
     """Return the numbers of what networks have: redistributions, their transfers, segments, and threads in use."""
     transport = worker_group_of(member()).transport
-    redistributions = list(redistribution_operator._redistributions.values())
+    operators = list(custom_operators._operators.values())
+    redistributions = [operator for operator in operators if isinstance(operator, RedistributionOperator)]
     tags = {transfer.tag for node in redistributions
             for transfer in (node.redistribution.forward, node.redistribution.backward)}
     names = 'mxhybrid-segment', 'mxhybrid-again', 'mxhybrid-backward'
     threads = sum(thread.name in names for thread in threading.enumerate())
-    return [len(redistributions), len(tags & set(transport._persistent)), len(recomputed_operator._segments),
+    return [len(redistributions), len(tags & set(transport._persistent)), len(operators) - len(redistributions),
             threads - sum(len(engine_threads._unused.get(name, ())) for name in names)]
 
 

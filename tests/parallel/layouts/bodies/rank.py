@@ -16,8 +16,8 @@ from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.ops.tracing import dimensions_of
 from mxhybrid.parallel.plans.recompute import Segment
-from mxhybrid.parallel.redistribution.redistribution_operator import CarrierTransport, RedistributionOperator
-from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
+from mxhybrid.parallel.redistribution.redistribution_operator import RedistributionOperator
+from mxhybrid.parallel.redistribution.socket_transport import SocketTransport
 from mxhybrid.parallel.runtime.fetched_inputs import TOKEN
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
@@ -85,7 +85,7 @@ def compute(transport, text, data, weights, splits, training, axes, segments, fi
             arrays[name] = mx.nd.array(program.constants[name], dtype=program.constants[name].dtype)
             continue
         else:
-            whole, box = (data[name], input_shards.box(name)) if name in data else (
+            whole, box = (data[name], input_shards.boxes[name]) if name in data else (
                 weights[name].reshape(shards.weights.shapes[name]), shards.weights.boxes(name)[RANK])
             values = np.ascontiguousarray(whole[slices_in(box, full(whole.shape))])
             arrays[name] = mx.nd.array(values, dtype=values.dtype)
@@ -101,7 +101,7 @@ def compute(transport, text, data, weights, splits, training, axes, segments, fi
     mx.autograd.backward(results, [weigh(output) for output in results], train_mode=training)
     outputs = [pieces(output.asnumpy(), [boxes[RANK] for boxes in input_shards.outputs[head]])
                for head, output in zip(graph.heads, results)]
-    gradients = {name: (input_shards.box(name) if name in data else shards.weights.boxes(name)[RANK],
+    gradients = {name: (input_shards.boxes[name] if name in data else shards.weights.boxes(name)[RANK],
                         array.grad.asnumpy(), None if name in data else shards.weights.shapes[name])
                  for name, array in arrays.items()
                  if name != TOKEN and name not in program.averages and array.grad is not None}
@@ -113,7 +113,7 @@ def main():
     sum_steps.MIN_SAVED_BYTES = 1  # the arrays of tests are small
     tasks, results = sys.stdin.buffer, os.fdopen(os.dup(1), 'wb')
     os.dup2(2, 1)  # whatever else is printed
-    transport = CarrierTransport(SocketCarrier(RANK, SOCKETS, fail))
+    transport = SocketTransport(RANK, SOCKETS, fail)
     first = 0
     while True:
         try:

@@ -5,10 +5,11 @@ import types
 import mxnet as mx
 import pytest
 
+from mxhybrid.native.engine import Deferred
 from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives
-from mxhybrid.parallel.redistribution.redistribution_operator import CarrierTransport, RedistributionOperator
+from mxhybrid.parallel.redistribution.redistribution_operator import RedistributionOperator, Transport
 from mxhybrid.parallel.runtime.fetched_inputs import TOKEN
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
@@ -17,26 +18,22 @@ from mxhybrid.parallel.sharding.split import Split
 from mxhybrid.planner.calibration.redistribution_workload import RedistributionChain, shifted
 
 
-class SlowCarrier:
-    """Makes the first transfer when it is told to, and later ones at once."""
+class SlowTransport(Transport):
+    """Makes the first transfer when it is told to, and later ones at once; notes when transfers are released."""
 
-    def __init__(self):
-        self.begun = threading.Event()
+    def __init__(self, events):
+        self.begun, self._events = threading.Event(), events
+        self._deferred = Deferred(self._begin)
 
-    def begin(self, transfer, source, target, done):
+    def push_views(self, transfer, source, target, arrays, priority):
+        self._deferred.push(arrays, transfer, priority)
+
+    def _begin(self, transfer, done):
         if self.begun.is_set():
             done()
             return
         self.done = done
         self.begun.set()
-
-
-class WatchedTransport(CarrierTransport):
-    """Notes when transfers are released."""
-
-    def __init__(self, carrier, events):
-        super().__init__(carrier)
-        self._events = events
 
     def forget(self, transfers):
         self._events.append('released')
@@ -70,18 +67,19 @@ def chain(transport):
 
 @pytest.mark.parametrize('begin', [network, chain])
 def test_transfers_under_way_are_done_before_they_are_released(begin, monkeypatch):
-    events, carrier, waitall = [], SlowCarrier(), mx.nd.waitall
+    events, waitall = [], mx.nd.waitall
+    transport = SlowTransport(events)
 
     def finish():
-        assert carrier.begun.wait(30)
+        assert transport.begun.wait(30)
         events.append('done')
-        carrier.done()
+        transport.done()
 
     def finish_and_wait():
         if not events:
             finish()
         waitall()
-    begun = begin(WatchedTransport(carrier, events))
+    begun = begin(transport)
     # The transfer ends while somebody waits for it.
     monkeypatch.setattr(mx.nd, 'waitall', finish_and_wait)
     try:

@@ -10,7 +10,7 @@ from mxhybrid import parallel
 from mxhybrid.parallel.ops.learning import learning_operators
 from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.ops.tracing import traced
-from mxhybrid.parallel.redistribution.redistribution_operator import CarrierTransport, RedistributionOperator
+from mxhybrid.parallel.redistribution.redistribution_operator import RedistributionOperator, Transport
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.runtime.rank_program import Program, ProgramSpec
@@ -103,7 +103,7 @@ def test_a_zero_gradient_is_not_redistributed(operator, reads_layer):
 
         def make_node(redistribution, differentiable, asked=asked):
             asked.append((redistribution.operator, differentiable))
-            return RedistributionOperator(redistribution, CarrierTransport(None), differentiable, lambda error: None)
+            return RedistributionOperator(redistribution, Transport(), differentiable, lambda error: None)
         spec = ProgramSpec(shards, inputs.inputs, inputs.outputs, collectives(), inputs.gradient_inputs)
         program = Program(spec, rank, make_node, 0)
         assert (graph.operators[last].inputs[0][0], True) not in asked and len(asked) > 1

@@ -21,7 +21,7 @@ def segment(failures):
     symbol = mx.sym.square(mx.sym.var('given'))
     operator = RecomputedOperator(['given'], ['given'], symbol, symbol, [0], threads, failures.append)
     yield operator
-    operator.forget()
+    operator.drop()
     for thread in threads:
         thread.close()
 
@@ -81,6 +81,6 @@ def test_no_two_threads_infer_shapes_of_one_operator(failures):
     assert (result.asnumpy() == 1).all() and (gradient.asnumpy() == 2).all() and not failures
     assert len(set.union(*_inferring_threads.values())) == 3
     assert {len(idents) for idents in _inferring_threads.values()} == {1}
-    operator.forget()
+    operator.drop()
     for thread in threads:
         thread.close()
