@@ -21,7 +21,7 @@ from .dynamic_tables import DynamicTable, add_table_tasks
 from .memo import Memo
 from .operator_shards import OperatorShards, ShardedOperator, SplitOperator
 from .redistribution import RankBoxes, Redistribution, Transfers, boxes_by_rank, interned_boxes
-from .task_builder import ComputeTasks, Endpoints, TaskBuilder, TaskSubgraph
+from .task_builder import Endpoints, TaskBuilder, TaskSubgraph, compute_tasks
 from .transfer_tasks import TransferTasks, load_transfer_tasks
 from .weight_tasks import WeightArrays, WeightTasks
 
@@ -180,8 +180,9 @@ class OperatorTasks:
         sharded, seconds = self._sharded(number, split), self._seconds(number, split, backward)
         kind, inner = 'backward' if backward else 'forward', sharded.shards.inner
         if inner is None:
-            tasks = self.memo.once(('compute', kind, split.ranks), ComputeTasks, self.machine, kind, sharded.ranks)
-            return tasks.with_seconds(seconds, self._arithmetic(number, split))
+            subgraph = self.memo.once(('compute', kind, split.ranks), compute_tasks, self.machine, kind, split.ranks)
+            work = seconds / self.machine.speed[sharded.ranks]
+            return subgraph._replace(content=subgraph.content.with_work(work, self._arithmetic(number, split)))
         share_before = 1 - _SHARE_BEFORE_REDISTRIBUTION if backward else _SHARE_BEFORE_REDISTRIBUTION
         held, needed = sharded.on_ranks(inner.held), sharded.on_ranks(inner.needed)
         return self._transfer_tasks.collective_operator(
@@ -321,7 +322,7 @@ class OperatorTasks:
         numbers = np.arange(2 * self.machine.ranks, dtype=np.int32)
         entries = Endpoints(numbers // self.machine.ranks, numbers % self.machine.ranks,
                             np.array(loop + starts, np.int32))
-        return TaskSubgraph(tasks, entries, Endpoints.by_rank(dict(enumerate(ends))))
+        return tasks.subgraph(entries, Endpoints.by_rank(dict(enumerate(ends))))
 
     def load(self, subgraphs: Sequence[TaskSubgraph]) -> np.ndarray:
         """Return the work of each resource, in its units, without high-priority tasks, which delay no others."""

@@ -14,6 +14,7 @@ from .operator_tasks import OperatorTasks
 from .pipeline_tasks import PipelineTasks
 from .simulated_tasks import TABLES_LABEL, SimulatedTask, Where
 from .step_tasks import StepTasks
+from .task_builder import kind_and_rank
 
 #: The number of steps that are simulated one after the other, and the index of the step that is reported: it begins
 #: while the step before it is under way, and the next one begins while it is.
@@ -39,9 +40,10 @@ class _SimulatedSteps:
         factor = dict(zip(('forward', 'backward'), scale)).get(kind, 1.0)
         if factor == 1.0:
             return block
-        tasks, work = self.step_tasks.tasks(block.key), block.content.tasks['work'].copy()
-        work[[tasks.kind(index) == kind for index in range(block.size)]] *= factor
-        return TaskBlock(block.key, block.content.with_work(work), block.inputs)
+        tasks = block.content.tasks
+        is_of_kind = [kind_and_rank(code)[0] == kind for code in tasks['kind_code'].tolist()]
+        return TaskBlock(block.key, block.content.with_work(np.where(is_of_kind, factor, 1.0) * tasks['work']),
+                         block.inputs)
 
     def end(self, step: int) -> float:
         """Return the end of a step, in seconds."""
@@ -107,21 +109,21 @@ class Prediction:
 
     def _task(self, key: int, index: int, start: float, end: float) -> SimulatedTask:
         steps, machine = self._steps(), self._model.machine
-        tasks = steps.step_tasks.tasks(key)
+        task = steps.step_tasks.blocks[key].content.tasks[index]
         block_kind, item = steps.names[key % len(steps.names)][:2]
-        kind = tasks.kind(index)
+        kind, rank = kind_and_rank(int(task['kind_code']))
         if block_kind in ('redistribution_back', 'output_back'):
             kind = 'redistribution_back'
         elif kind == 'redistribution' and block_kind in ('forward', 'backward'):
             kind = 'redistribution_within' if block_kind == 'forward' else 'redistribution_within_back'
         elif kind == 'sum' and not steps.step_tasks.is_in_bucket(item):
             kind = 'group_sum'
-        resource, rank = tasks.resource[index], tasks.rank(index)
+        resource = int(task['resource'])
         if resource >= 0 and resource == machine.core_of(rank):
             where: Where = rank
         else:
             where = machine.names[resource] if resource >= 0 else 'memory'
-        size_bytes = int(tasks.work[index]) if isinstance(where, str) and resource >= 0 else 0
+        size_bytes = int(task['work']) if isinstance(where, str) and resource >= 0 else 0
         label = TABLES_LABEL if block_kind == 'step' and kind != 'step' else self._label(block_kind, item)
         return SimulatedTask(label, where, start - self._begin, end - self._begin, kind,
                              size_bytes)

@@ -11,7 +11,7 @@ from .dataflow import SCRIPT
 from .gradient_buckets import GradientBuckets, filled_buckets
 from .operator_shards import SplitOperator
 from .operator_tasks import Flow, OperatorTasks
-from .task_builder import Endpoints, ResourceLoad, TaskSubgraph
+from .task_builder import Endpoints, TaskSubgraph
 from .weight_tasks import WeightShards
 
 #: Tasks of a block that wait, the key of the block that they wait for, and the unit of its endpoints.
@@ -79,8 +79,8 @@ class StepTasks(GradientBuckets):
         self.blocks: Dict[int, TaskBlock] = {}
         self.memory = model.table_bytes.copy()
         self.least_seconds = 0.0
-        #: The load of cores by operators, and the load of all resources.
-        self._compute_load, self._load = ResourceLoad(model.machine), ResourceLoad(model.machine)
+        #: By resource: the work of operators, and all work; without high-priority tasks, which delay no others.
+        self._compute_load = self._load = np.zeros(len(model.machine.resources))
         #: By rank: the number of its shards of operators; and the ranks without any.
         self._shard_counts, self._idle = np.zeros(self._ranks, int), tuple(range(self._ranks))
         self._saved: Optional[_Saved] = None
@@ -106,10 +106,6 @@ class StepTasks(GradientBuckets):
     def key(self, kind: str, item: Any, step: int) -> int:
         """Return the key of a block; keys ascend in the order in which the script asks for blocks."""
         return self.keys[kind, item] + step * len(self.keys)
-
-    def tasks(self, key: int) -> Any:
-        """Return the tasks of the block of a key."""
-        return self._built[key].subgraph.tasks
 
     def held_outputs(self, number: int) -> int:
         """Return how often the outputs of an operator are in memory at the same time."""
@@ -157,7 +153,7 @@ class StepTasks(GradientBuckets):
         if self._idle != saved.idle:
             names[('step', None)] = None
         most_seconds = np.inf if limit is None else limit()
-        self.least_seconds = self._compute_load.least_seconds()
+        self.least_seconds = self._model.machine.least_seconds(self._compute_load)
         if self.least_seconds > most_seconds:
             return None
         for entry in entries:
@@ -177,8 +173,8 @@ class StepTasks(GradientBuckets):
         added = [change.spec.subgraph for change in changes
                  if change.spec is not None and change.spec.subgraph is not None]
         removed = [change.before.subgraph for change in changes if change.before is not None]
-        self._load = self._load.plus([self._model.load(added) - self._model.load(removed)])
-        self.least_seconds = self._load.least_seconds()
+        self._load = self._load + (self._model.load(added) - self._model.load(removed))
+        self.least_seconds = self._model.machine.least_seconds(self._load)
         return None if self.least_seconds > most_seconds else self._build(changes, saved)
 
     def _apply(self, changed: Mapping[int, Split], names: Iterable[str], tables: Mapping[str, TablePlan],
@@ -195,7 +191,8 @@ class StepTasks(GradientBuckets):
             self.memory += operator.output_bytes
             self._shard_counts[list(split.ranks)] += 1
             added_loads.append(operator.load)
-        self._compute_load = self._compute_load.plus(removed_loads, -self._steps).plus(added_loads, self._steps)
+        for times, loads in ((-self._steps, removed_loads), (self._steps, added_loads)):
+            self._compute_load = self._compute_load + times * np.sum(loads, axis=0)
         for name in names:
             former, shards = self._weights.get(name), model.weights.shards(name, self._readers(name))
             if shards is not former:
@@ -393,8 +390,8 @@ class _Saved(NamedTuple):
     replicated: Set[str]
     buckets: Dict[str, Tuple[str, ...]]
     memory: np.ndarray
-    compute_load: ResourceLoad
-    load: ResourceLoad
+    compute_load: np.ndarray
+    load: np.ndarray
     shard_counts: np.ndarray
     idle: Tuple[int, ...]
 

@@ -11,7 +11,7 @@ from ..cluster.machine_model import Machine
 from ..simulator.native_backend import planner_library
 from ..simulator.task_block import TASK, BlockContent, array_address
 from .redistribution import RankBoxes, Redistribution, Transfers
-from .task_builder import Endpoints, TaskSubgraph, TaskView, kind_code
+from .task_builder import Endpoints, TaskSubgraph, kind_code
 
 _POINTER, _I64, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
@@ -149,9 +149,8 @@ class TransferTasks:
             arrays.append(numbers[start:start + size])
             start += size
         successors, output_tasks, *endpoints = arrays
-        content = BlockContent.from_arrays(tasks, successors, output_tasks, native.max_resource)
-        return TaskSubgraph.from_content(TaskView(self._machine, tasks, successors), content, Endpoints(*endpoints[:3]),
-                                         Endpoints(*endpoints[3:]))
+        return TaskSubgraph(BlockContent(tasks, successors, output_tasks, native.max_resource),
+                            Endpoints(*endpoints[:3]), Endpoints(*endpoints[3:]))
 
 
 def _checked(count: int) -> int:
