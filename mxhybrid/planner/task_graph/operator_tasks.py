@@ -15,6 +15,7 @@ from ...parallel.sharding.layout import Layout, owners
 from ...parallel.sharding.split import OutputShard, Split
 from ...parallel.sharding.sum_steps import sum_pieces
 from ..cluster.machine_model import Machine
+from ..simulator.native_backend import planner_library
 from .array_layouts import ArrayLayouts, Conversions
 from .dataflow import SCRIPT, Dataflow
 from .dynamic_tables import DynamicTable, add_table_tasks
@@ -22,7 +23,7 @@ from .memo import Memo
 from .operator_shards import OperatorShards, ShardedOperator, SplitOperator
 from .redistribution import RankBoxes, Redistribution, Transfers, boxes_by_rank, interned_boxes
 from .task_builder import Endpoints, TaskBuilder, TaskSubgraph, compute_tasks
-from .transfer_tasks import TransferTasks, load_transfer_tasks
+from .transfer_tasks import TransferTasks
 from .weight_tasks import WeightArrays, WeightTasks
 
 #: Returns the seconds of an operator's shard, forward and backward, on the core that operators were timed on.  They are
@@ -82,7 +83,7 @@ class OperatorTasks:
         self._arithmetic_share = arithmetic_share if machine.groups else None
         self._layouts = ArrayLayouts(dataflow, conversions)
         self.graph = dataflow.graph
-        self._transfer_tasks = transfer_tasks or TransferTasks(machine, load_transfer_tasks())
+        self._transfer_tasks = transfer_tasks or TransferTasks(machine, planner_library())
         self.memo = Memo(machine.ranks)
         self.weights = WeightTasks(dataflow, machine, self._transfer_tasks, self.memo, self._sharded, arrays)
         self._all_ranks = range(machine.ranks)
