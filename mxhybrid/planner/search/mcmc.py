@@ -21,7 +21,8 @@ from typing import Callable, Dict, Hashable, List, Mapping, NamedTuple, Optional
 
 from ...base.errors import InputError
 from .gc_control import paused_gc
-from .search_problem import Assignment, ParetoFront, Point, SearchProblem
+from .plan_evaluator import PlanEvaluator
+from .search_problem import Assignment, ParetoFront, Point
 
 #: 1 / beta at the start of each wave, in units of the mean slowdown of slower proposals; and its share of that at the
 #: end of the wave.
@@ -103,7 +104,7 @@ class SearchResult(NamedTuple):
 Watcher = Callable[[Progress], Optional[bool]]
 
 
-def run_chains(problem: SearchProblem, starts: Mapping[str, Assignment], limits: SearchLimits, seed: int = 0,
+def run_chains(problem: PlanEvaluator, starts: Mapping[str, Assignment], limits: SearchLimits, seed: int = 0,
                watcher: Optional[Watcher] = None) -> SearchResult:
     """Search by a chain from each of several plans.
 
@@ -142,7 +143,7 @@ def run_chains(problem: SearchProblem, starts: Mapping[str, Assignment], limits:
 class SearchRecord:
     """A record of all plans that were seen, and of the budget."""
 
-    def __init__(self, problem: SearchProblem, limits: SearchLimits):
+    def __init__(self, problem: PlanEvaluator, limits: SearchLimits):
         self.problem = problem
         self.limits = limits
         self.proposals = 0
