@@ -21,8 +21,8 @@ from typing import Callable, Dict, Hashable, List, Mapping, NamedTuple, Optional
 
 from ...base.errors import InputError
 from .gc_control import paused_gc
+from .pareto_front import Assignment, ParetoFront, Point
 from .plan_evaluator import PlanEvaluator
-from .search_problem import Assignment, ParetoFront, Point
 
 #: 1 / beta at the start of each wave, in units of the mean slowdown of slower proposals; and its share of that at the
 #: end of the wave.

@@ -8,7 +8,7 @@ from ...parallel.sharding.split import Split
 from ..simulator.simulation import Simulation
 from ..task_graph.operator_tasks import OperatorTasks
 from ..task_graph.step_tasks import StepTasks
-from .search_problem import Assignment
+from .pareto_front import Assignment
 from .search_space import SearchSpace
 
 #: Returns the largest seconds of interest, given the bytes of the fullest rank.

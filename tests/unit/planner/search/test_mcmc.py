@@ -11,7 +11,7 @@ from mxhybrid.base.errors import InputError
 from mxhybrid.planner.search import mcmc
 from mxhybrid.planner.search.gc_control import paused_gc
 from mxhybrid.planner.search.mcmc import Progress, SearchLimits, run_chains
-from mxhybrid.planner.search.search_problem import ParetoFront
+from mxhybrid.planner.search.pareto_front import ParetoFront
 from tests.helpers.small_plans import SPLITS, SmallPlan
 from tests.oracles.exhaustive_search import gray_code, try_all
 
