@@ -32,9 +32,6 @@ from .resource_groups import ResourceGroup, ResourceRates, TokenBucket, group_ar
 from .task_block import TaskBlock, format_keys, key_and_index
 from .task_table import TaskTable, Timeline, default_stride
 
-#: Reasons why a task started when it did, see :class:`PathTask`.
-START, AFTER, RESOURCE = 'start', 'after', 'resource'
-
 
 class BlockTimes(NamedTuple):
     """The times of a block's tasks, in seconds; arrays of shape (tasks,)."""
@@ -52,9 +49,6 @@ class PathTask(NamedTuple):
     #: In seconds.
     start: float
     end: float
-    #: The last thing that the task waited for: ``'after'``: its predecessor, which is the task before it in the path;
-    #: ``'resource'``: a resource, which the task before it in the path used; ``'start'``: nothing.
-    why: str
 
 
 class Simulation:
@@ -243,28 +237,27 @@ class _CriticalPath:
         task: Optional[int] = self._first_dispatched(last_tasks)
         path = []
         while task is not None:
-            previous, why = self._waited_for(task)
             path.append(PathTask(*key_and_index(int(self._tasks['order'][task])), float(events['start'][task]),
-                                 float(events['end'][task]), why))
-            task = previous
+                                 float(events['end'][task])))
+            task = self._waited_for(task)
         return path[::-1]
 
     def _first_dispatched(self, tasks: np.ndarray) -> int:
         return int(tasks[self._events['position'][tasks].argmin()])
 
-    def _waited_for(self, task: int) -> Tuple[Optional[int], str]:
-        """Return the task that a task waited for, if there is one, and why."""
+    def _waited_for(self, task: int) -> Optional[int]:
+        """Return the last task that a task waited for: a predecessor, or the task that used its resource before."""
         events, record = self._events, self._tasks[task]
         if events['start'][task] > events['ready'][task]:
             resources = [resource for resource in (record['resource'], record['second']) if resource >= 0]
             users = np.concatenate([self._earlier_users(resource, task) for resource in resources])
             ends = np.where(events['end'][users] <= events['start'][task], events['end'][users], -1.0)
             # High-priority tasks delay tasks that had not begun: then no task ends just when this one starts.
-            return self._first_dispatched(users[ends == ends.max()]), RESOURCE
+            return self._first_dispatched(users[ends == ends.max()])
         start, stop = _range_of(self._targets, task)
         sources = self._sources[start:stop]
         last = sources[events['end'][sources] + self._tasks['latency'][sources] == events['ready'][task]]
-        return (self._first_dispatched(last), AFTER) if len(last) else (None, START)
+        return self._first_dispatched(last) if len(last) else None
 
     def _earlier_users(self, resource: int, task: int) -> np.ndarray:
         """Return the tasks that were dispatched before a task on a resource."""

