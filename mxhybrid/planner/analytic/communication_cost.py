@@ -217,10 +217,7 @@ def best_grid(layers: Sequence[LayerSizes], batch: int, ranks: int, network: Alp
     - `layers`: in the order in which they run.
     - `batch`: samples of the joint batch.
 
-    Raises
-    ------
-    InputError
-        There are no layers, or a number is out of its range.
+    Raises InputError if there are no layers, or a number is out of its range.
     """
     _check(layers, batch, ranks, network)
     return _least([plan_on_grid(layers, batch, grid, network, ('model',)) for grid in grids(ranks)])

@@ -16,15 +16,10 @@ _WORKING = (0, 1, 2, 7)
 
 
 def processor_seconds(processors: Iterable[int], root: str = '/') -> Optional[float]:
-    """Return the seconds that some processors have worked, for any program, since the machine started.
+    """Return the seconds that some processors have worked since the machine started; None if the kernel does not tell.
 
     - `processors`: their numbers.
     - `root`: the folder that has /proc.
-
-    Returns
-    -------
-    float or None
-        None if the kernel does not tell.
     """
     names = {'cpu%d' % number for number in processors}
     ticks = 0

@@ -7,20 +7,7 @@ place of repeated blocks, such as the layers of a Transformer, are groups.
 import collections
 import itertools
 import math
-from typing import (
-    Any,
-    Dict,
-    Hashable,
-    Iterator,
-    List,
-    Mapping,
-    MutableMapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Dict, Hashable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ...base.settings import TablePlan
 from ...parallel.ops.following import followed_split
@@ -139,7 +126,7 @@ class SearchSpace:
         if 1 < shards < self._ranks:
             yield spread(shards, self._ranks)
 
-    def propagate(self, splits: MutableMapping[int, Split], decided: Mapping[int, Split]) -> Dict[int, Split]:
+    def propagate(self, splits: Dict[int, Split], decided: Mapping[int, Split]) -> Dict[int, Split]:
         """Return the splits that change with new splits of some operators: these, and the splits of their followers."""
         changed = dict(decided)
         for number in self._reached(decided):
@@ -258,12 +245,9 @@ class _Repeat(NamedTuple):
 def repeated_groups(keys: Sequence[Hashable]) -> List[List[int]]:
     """Return the groups of positions that are at the same place of repeated blocks; all others are groups of one.
 
-    - `keys`: a key of each operator, in order; operators with equal keys are the same.
+    Every position is in one group; groups are in the order of their first position.
 
-    Returns
-    -------
-    list of list of int
-        Every position is in one group; groups are in the order of their first position.
+    - `keys`: a key of each operator, in order; operators with equal keys are the same.
     """
     # The repeat that covers most operators comes first: layers, before the equal projections inside a layer.
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}

@@ -93,12 +93,7 @@ class Simulation:
         return float(self._current.finish[0])
 
     def run(self, blocks: Iterable[TaskBlock]) -> float:
-        """Simulate all tasks of some blocks.
-
-        Returns
-        -------
-        float
-            The end of the last task, in seconds.
+        """Simulate all tasks of some blocks; return the end of the last one, in seconds.
 
         Raises InputError if two blocks have the same key, a resource does not exist, or tasks wait for each other.
         Then the former simulation stays.
@@ -122,11 +117,8 @@ class Simulation:
         - `limit`: in seconds.  The simulation ends early where its result is known to be above the limit; then
           :meth:`rollback` has to follow, and tasks that wait for each other may go unnoticed.
 
-        Returns
-        -------
-        float
-            The value that :meth:`run` returns for all current blocks, to the last bit; above `limit`, some lower bound
-            of it that is also above the limit.
+        Returns what :meth:`run` returns for all current blocks, to the last bit; above `limit`, some lower bound of it
+        that is also above the limit.
 
         Raises InputError as for :meth:`run`, and for a block under the key of another one.  Then nothing has changed.
         """

@@ -124,14 +124,10 @@ class StepTasks(GradientBuckets):
                 ) -> Optional[Dict[int, Optional[TaskBlock]]]:
         """Change the splits of some operators, and the routes of some tables.
 
-        - `limit`: called as soon as :attr:`memory` is known; returns seconds of all steps.  The proposal ends early
-          where it is known to take longer.
+        Returns by key the blocks that have changed, None for those that were removed.  Returns None instead where the
+        proposal takes longer than the limit, at least :attr:`least_seconds`; then :meth:`rollback` has to follow.
 
-        Returns
-        -------
-        dict of int to TaskBlock or None, or None
-            By key: the blocks that have changed, None for those that were removed.  None instead where the proposal
-            takes longer than the limit, at least :attr:`least_seconds`; then :meth:`rollback` has to follow.
+        - `limit`: called as soon as :attr:`memory` is known; returns seconds of all steps.
         """
         changed = {number: split for number, split in splits.items()
                    if number not in self._operators or self._operators[number].split != split}

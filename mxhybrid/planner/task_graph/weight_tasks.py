@@ -18,18 +18,15 @@ from .task_builder import Endpoints, TaskBuilder, TaskSubgraph
 from .transfer_tasks import TransferTasks
 
 
-class WeightShards:
-    """The shards of a weight on ranks; weights of the same size share them.
+class WeightShards(NamedTuple):
+    """The shards of a weight on ranks; weights of the same size share them."""
 
-    - `boxes`: the box that each rank holds.
-    - `bytes`: by rank: the bytes of the shard, and where it is trained of its gradient and the states of the optimizer.
-    - `is_replicated`: whether every rank holds the whole weight.
-    """
-
-    __slots__ = ('boxes', 'bytes', 'is_replicated')
-
-    def __init__(self, boxes: RankBoxes, size_bytes: np.ndarray, is_replicated: bool):
-        self.boxes, self.bytes, self.is_replicated = boxes, size_bytes, is_replicated
+    #: The box that each rank holds.
+    boxes: RankBoxes
+    #: By rank: the bytes of the shard, and where it is trained of its gradient and the states of the optimizer.
+    bytes: np.ndarray
+    #: Whether every rank holds the whole weight.
+    is_replicated: bool
 
 
 class WeightArrays(NamedTuple):
