@@ -147,7 +147,10 @@ class Calibration:
                                'when nothing else runs', busy)
             # A wait of several steps has mostly been one for other programs.
             network_calls = dataclasses.replace(network_calls, latency_s=0.0)
-        costs['step'] = _sum_of(costs['step'], network_calls)
+        step = costs['step']
+        costs['step'] = dataclasses.replace(step, fixed_s=step.fixed_s + network_calls.fixed_s,
+                                            per_item_s=step.per_item_s + network_calls.per_item_s,
+                                            latency_s=step.latency_s + network_calls.latency_s)
         cluster = Cluster(tuple(hosts), link, link_latency, memory, memory_latency, costs,
                           reference=(reference.dense, reference.convolution, reference.memory), busy=busy)
         self._compare_concurrent_transfers(cluster)
@@ -284,7 +287,9 @@ class Calibration:
 
     def _measure_steps(self) -> Tuple[Dict[str, TransferCost], TransferCost]:
         """Return the costs of a Trainer's step, and that of the calls of a network before it."""
-        most, messages = self._most_bytes(), 2 if len(self._local) > 1 else 1
+        # The bytes of weights that a link sums in time.
+        most = min(MOST_BYTES, max(1 << 20, int(self._limit * SUM_S)))
+        messages = 2 if len(self._local) > 1 else 1
         summed = [DenseWeights(2 * layers, 256) for layers in LAYERS] + [DenseWeights(8, min(most, 15 << 17) // 8 // 4)]
         summed += [DenseWeights(count, most // count // 4) for count in (2, 32, 8)]
         scripts_s: List[float] = []
@@ -369,17 +374,10 @@ class Calibration:
         pull = self._fitted('pull', pulls, self._extra_latency(waits[2] - push.latency_s, 3))
         return {'push': push, 'pull': pull}
 
-    def _most_bytes(self) -> int:
-        """Return the bytes of weights that a link sums in time."""
-        return min(MOST_BYTES, max(1 << 20, int(self._limit * SUM_S)))
-
-    def _table_sizes(self) -> List[int]:
-        most = min(MOST_BYTES // 2, max(TABLE_BYTES[1], int(self._limit * SUM_S)))
-        return [size for size in TABLE_BYTES if size <= most]
-
     def _measure_row_sum(self) -> TransferCost:
         samples, measurements, eviction = [], [], CacheEviction()
-        sizes = self._table_sizes()
+        most = min(MOST_BYTES // 2, max(TABLE_BYTES[1], int(self._limit * SUM_S)))
+        sizes = [size for size in TABLE_BYTES if size <= most]
         self._begin('sums of rows', len(sizes))
         for size in sizes:
             table = TableSums(self._job, size // ROW_BYTES)
@@ -416,12 +414,6 @@ class Calibration:
     def _log(self, text: str, *args: Any) -> None:
         if self._job.rank == 0:
             logger.info(text, *args)
-
-
-def _sum_of(cost: TransferCost, other: TransferCost) -> TransferCost:
-    return dataclasses.replace(cost, fixed_s=cost.fixed_s + other.fixed_s,
-                               per_item_s=cost.per_item_s + other.per_item_s,
-                               latency_s=cost.latency_s + other.latency_s)
 
 
 def _all_to_all_sample(ranks: int, size: int, seconds: float) -> Sample:
