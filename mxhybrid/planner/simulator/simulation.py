@@ -82,11 +82,6 @@ class Simulation:
         self._can_roll_back = False
 
     @property
-    def tasks(self) -> int:
-        """The number of tasks."""
-        return self._table.live_tasks if self._table else 0
-
-    @property
     def seconds(self) -> float:
         """The end of the last task."""
         self._checked_table()
