@@ -22,12 +22,10 @@ class RankBoxes:
     - `id`: a number that no other object ever has.
     """
 
-    __slots__ = ('ranks', 'boxes', 'id', 'native', '_addresses', '_by_rank')
+    __slots__ = ('ranks', 'boxes', 'id', '_addresses', '_by_rank')
 
     def __init__(self, ranks: np.ndarray, boxes: np.ndarray):
         self.ranks, self.boxes, self.id = ranks, boxes, next(_IDS)
-        #: The structure for compiled code, which :mod:`~.transfer_tasks` makes.
-        self.native: Any = None
         self._addresses: Tuple[int, ...] = ()
         self._by_rank: Dict[int, Box] = {}
 

@@ -162,6 +162,4 @@ def _native_cost(cost: TransferCost, kind: str) -> _PlannerCost:
 
 
 def _native_boxes(boxes: RankBoxes) -> Any:
-    if boxes.native is None:
-        boxes.native = ctypes.byref(_PlannerRankBoxes(*boxes.addresses))
-    return boxes.native
+    return ctypes.byref(_PlannerRankBoxes(*boxes.addresses))
