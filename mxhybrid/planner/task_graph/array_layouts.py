@@ -42,16 +42,15 @@ class ArrayLayouts:
     that alone reads it, and a pooling that alone reads these (see
     :meth:`mxhybrid.parallel.runtime.rank_program.Program.rectifier_of` and `pooling_of`).
 
-    - `conversions`: by default no array is in a blocked layout.
     """
 
-    def __init__(self, dataflow: Dataflow, conversions: Optional[Conversions] = None):
+    def __init__(self, dataflow: Dataflow, conversions: Conversions):
         self._graph, self._conversions = dataflow.graph, conversions
         #: By number of a relu or a pooling: the BatchNorm that it alone reads.
         self._norm_of: Dict[int, Operator] = {}
         #: By number of a BatchNorm: its conversions.
         self._around: Dict[int, _NormConversions] = {}
-        self._blocked = blocked = set() if conversions is None else conversions.blocked
+        self._blocked = blocked = conversions.blocked
         for norm in self._graph.computing:
             if norm.op != 'BatchNorm' or norm.number not in dataflow.learning or \
                     self._graph.dtypes[norm.number, 0] != np.float32:
@@ -94,15 +93,14 @@ class ArrayLayouts:
     def array_seconds(self, boxes: RankBoxes, speed: np.ndarray) -> np.ndarray:
         """Return the seconds of a conversion of each rank's array, by rank, on cores of some speeds."""
         seconds = np.zeros(len(speed))
-        if self._conversions is not None:
-            shapes = (boxes.boxes[:, :, 1] - boxes.boxes[:, :, 0]).tolist()
-            seconds[boxes.ranks] = [self._conversions.seconds(tuple(shape)) for shape in shapes]
+        shapes = (boxes.boxes[:, :, 1] - boxes.boxes[:, :, 0]).tolist()
+        seconds[boxes.ranks] = [self._conversions.seconds(tuple(shape)) for shape in shapes]
         return seconds / speed
 
     def conversion_seconds(self, number: int, shape: Tuple[int, ...]) -> Tuple[float, float]:
         """Return the seconds of conversions around a shard of a joint BatchNorm, forward and backward; 0 for others."""
         around = self._around.get(number)
-        if self._conversions is None or around is None:
+        if around is None:
             return 0.0, 0.0
         is_pooled = around.pools and not any(length % 2 for length in shape[2:])
         output_shape = shape[:2] + tuple(length // 2 for length in shape[2:]) if is_pooled else shape

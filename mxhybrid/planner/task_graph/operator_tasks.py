@@ -57,13 +57,12 @@ class OperatorTimes(NamedTuple):
 
     #: See :data:`ShardTime`.
     shard_time: ShardTime
-    #: Returns a key of an operator: shards of operators with the same key take the same time.  By default each operator
-    #: has a key of its own.
-    alike: Optional[Callable[[Operator], Any]] = None
-    #: The conversions between layouts of arrays.  By default they take no time.
-    conversions: Optional[Conversions] = None
-    #: See :data:`ArithmeticShare`.  By default all work is bound by memory.
-    arithmetic_share: Optional[ArithmeticShare] = None
+    #: Returns a key of an operator: shards of operators with the same key take the same time.
+    alike: Callable[[Operator], Any]
+    #: The conversions between layouts of arrays.
+    conversions: Conversions
+    #: See :data:`ArithmeticShare`.
+    arithmetic_share: ArithmeticShare
 
 
 class OperatorTasks:
@@ -97,8 +96,7 @@ class OperatorTasks:
         numbers = {}
         #: A number for each class of operators with the same shards that also take the same time.
         self._alike = {operator.number: numbers.setdefault(
-            (operator.number in dataflow.learning, self._layouts.key(operator.number), alike(operator)) if alike
-            else operator.number, len(numbers))
+            (operator.number in dataflow.learning, self._layouts.key(operator.number), alike(operator)), len(numbers))
                        for operator in self.graph.computing}
         shares = dataflow.shares
         self._data_boxes = {entry: RankBoxes.from_boxes(boxes) for entry, boxes in shares.inputs.items()}

@@ -99,7 +99,7 @@ def attention_space(attention):
 def python_model_of(planner):
     """Return the model of a planner with transfers in Python."""
     machine = planner.model.machine
-    times = planner._times(planner.graph, False)._replace(alike=None, arithmetic_share=None)
+    times = planner._times(planner.graph, False)._replace(alike=lambda operator: operator.number, arithmetic_share=None)
     return OperatorTasks(planner.model.dataflow, machine, times, transfer_tasks=PythonTransferTasks(machine))
 
 
