@@ -1,22 +1,12 @@
 // Replaces blocks of tasks in the arrays of a TaskTable. tests/oracles/task_table.py does the same in Python, and
 // writes the same arrays, to the last bit.
 
-#include "task_table.h"
-
 #include <algorithm>
 #include <new>
 #include <unordered_map>
 #include <vector>
 
-// Laid out as the structure of the same name of native_backend.py: arrays with enough capacity, and their used lengths.
-extern "C" {
-
-struct PlannerReplacement {
-  int64_t* changed;
-  int64_t* removed;
-  int64_t changed_count, removed_count, first_new;
-};
-}
+#include "simulation_structs.h"
 
 namespace {
 
