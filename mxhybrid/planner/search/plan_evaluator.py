@@ -11,9 +11,6 @@ from ..task_graph.step_tasks import StepTasks
 from .pareto_front import Assignment
 from .search_space import SearchSpace
 
-#: Returns the largest seconds of interest, given the bytes of the fullest rank.
-Limit = Callable[[float], float]
-
 
 class PlanEvaluator:
     """Simulates a single step, by itself, for proposals of a search.
@@ -80,11 +77,11 @@ class PlanEvaluator:
         assert blocks is not None
         return self._simulation.propose(blocks)
 
-    def propose(self, changes: Mapping[int, Any], limit: Optional[Limit] = None) -> float:
+    def propose(self, changes: Mapping[int, Any], limit: Optional[Callable[[float], float]] = None) -> float:
         """Propose other choices for some operators; return the seconds of a step.
 
-        For a step that takes longer than the limit, the result may be any number between the limit and the time of the
-        step.
+        - `limit`: returns the largest seconds of interest, given the bytes of the fullest rank.  For a step that takes
+          longer, the result may be any number between the limit and the time of the step.
         """
         assert self._step_tasks is not None
         first_table = self._first_table
@@ -108,7 +105,6 @@ class PlanEvaluator:
 
     def accept(self) -> None:
         """Accept the last proposal: the next one departs from it."""
-        self._before = {}, {}
 
     def reject(self) -> None:
         """Reject the last proposal."""
@@ -119,7 +115,6 @@ class PlanEvaluator:
         self._step_tasks.rollback()
         if self._is_simulated:
             self._simulation.rollback()
-        self._before = {}, {}
 
     def memory(self) -> float:
         """Return the bytes of the fullest rank, after the last :meth:`begin` or :meth:`propose`."""

@@ -230,16 +230,11 @@ def _factors(number: int, count: int) -> Iterator[Tuple[int, ...]]:
 
 
 class _Repeat(NamedTuple):
-    """Some blocks of `period` operators, which begin at `first` and follow each other."""
+    """Some blocks of `period` operators, which begin at `first`, follow each other and end before `end`."""
 
     first: int
     period: int
-    blocks: int
-
-    @property
-    def end(self) -> int:
-        """The position after the last block."""
-        return self.first + self.period * self.blocks
+    end: int
 
 
 def repeated_groups(keys: Sequence[Hashable]) -> List[List[int]]:
@@ -275,5 +270,6 @@ def _repeats(sequence: Sequence[int], low: int, high: int) -> Iterator[_Repeat]:
                 matching += 1
                 continue
             if matching >= period:
-                yield _Repeat(position - matching, period, matching // period + 1)
+                first = position - matching
+                yield _Repeat(first, period, first + period * (matching // period + 1))
             matching = 0
