@@ -65,9 +65,9 @@ class RedistributionBuilder(TaskBuilder):
         send_s, receive_s = send_s * machine.shared, receive_s * machine.shared
         send_s += 0.0 if before_s is None else before_s
         receive_s += 0.0 if after_s is None else after_s
-        send = {rank: self.add(kind, rank, machine.core_of(rank), send_s[rank], latency=transfer_cost.latency_s,
+        send = {rank: self.add(kind, rank, int(machine.core[rank]), send_s[rank], latency=transfer_cost.latency_s,
                                after=() if before is None else (before,)) for rank, before in senders.items()}
-        receive = {rank: self.add(kind, rank, machine.core_of(rank), receive_s[rank], after=[
+        receive = {rank: self.add(kind, rank, int(machine.core[rank]), receive_s[rank], after=[
             task for task in (before, send.get(rank)) if task is not None]) for rank, before in receivers.items()}
         if len(transfers) > 8 * ranks:
             self._move_by_hosts(transfers, size_bytes, send, receive, kind, high_priority)

@@ -60,10 +60,6 @@ class Machine:
         self.down = np.array([self._add(cluster.link, '%s receives' % host.name) for host in cluster.hosts])
         self.rates, self.bursts = np.array([(bucket.rate, bucket.burst) for bucket in self.resources]).T
 
-    def core_of(self, rank: int) -> int:
-        """Return the number of a rank's core; -1 for a rank below 0."""
-        return int(self.core[rank]) if rank >= 0 else -1
-
     def has_idle_core(self, rank: int, idle: Sequence[int]) -> bool:
         """Return whether a host has a core on which no rank computes, if some ranks are idle."""
         free_cores = {core for other, core in enumerate(self.core.tolist()) if self.host[other] == self.host[rank]}

@@ -48,20 +48,16 @@ class BlockInput(NamedTuple):
     offset: int = 0
 
 
-class TaskBlock:
-    """Tasks that are added and removed together, such as those of an operator or of a redistribution.  Immutable.
+class TaskBlock(NamedTuple):
+    """Tasks that are added and removed together, such as those of an operator or of a redistribution."""
 
-    - `key`: at least 0 and less than 2**40; a simulation has at most one block of each key.  Tasks that are ready at
-      the same moment are dispatched in order of key, then of index.
-    - `content`: tasks, successors in the block, and outputs; perhaps those of another block, too.
-    - `inputs`: the dependencies on other blocks.  A block that does not exist, or has no such output, is not waited
-      for.
-    """
-
-    __slots__ = ('key', 'content', 'inputs')
-
-    def __init__(self, key: int, content: 'BlockContent', inputs: List[BlockInput]):
-        self.key, self.content, self.inputs = key, content, inputs
+    #: At least 0 and less than 2**40; a simulation has at most one block of each key.  Tasks that are ready at the same
+    #: moment are dispatched in order of key, then of index.
+    key: int
+    #: Tasks, successors in the block, and outputs; perhaps those of another block, too.
+    content: 'BlockContent'
+    #: The dependencies on other blocks.  A block that does not exist, or has no such output, is not waited for.
+    inputs: List[BlockInput]
 
     @property
     def size(self) -> int:

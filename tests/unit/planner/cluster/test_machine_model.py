@@ -18,7 +18,7 @@ from tests.oracles.transfer_tasks import RedistributionBuilder
 def test_a_quota_of_whole_cores_is_not_shared():
     hosts = (Host('a', 2, 2.5, burst_s=0.1), Host('b', 2, 0.5, burst_s=0.1))
     machine = Machine(dataclasses.replace(cluster(), hosts=hosts))
-    assert [machine.resources[machine.core_of(rank)] for rank in (0, 1, 2)] == [
+    assert [machine.resources[machine.core[rank]] for rank in (0, 1, 2)] == [
         TokenBucket(1.0), TokenBucket(1.0), TokenBucket(0.5, 1.0, 0.1)]
     assert Simulation(machine.resources)
 
