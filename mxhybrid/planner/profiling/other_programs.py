@@ -2,6 +2,7 @@
 
 They slow down what is timed, because they share processors, caches and memory with it; even its CPU time is too long.
 """
+import functools
 import os
 import time
 from typing import Callable, Iterable, Optional
@@ -43,12 +44,9 @@ class OtherPrograms:
     """
 
     def __init__(self, own_seconds: Callable[[], float] = time.process_time, root: str = '/'):
-        self._own_seconds, self._root = own_seconds, root
-        self._processors = sorted(os.sched_getaffinity(0))
+        self._own_seconds, self._processors = own_seconds, sorted(os.sched_getaffinity(0))
+        self._worked = functools.partial(processor_seconds, self._processors, root)
         self._began, self._own_before, self._all_before = time.perf_counter(), own_seconds(), self._worked()
-
-    def _worked(self) -> Optional[float]:
-        return processor_seconds(self._processors, self._root)
 
     def share(self) -> float:
         """Return a number from 0 to 1; 0 if the kernel does not tell how long processors have worked."""

@@ -22,7 +22,7 @@ class PlanEvaluator:
     def __init__(self, model: OperatorTasks, space: SearchSpace):
         self._model, self._space = model, space
         self._simulation = Simulation(model.machine.resources, groups=model.machine.groups)
-        self._step_tasks: Optional[StepTasks] = None
+        self._step_tasks: StepTasks
         self._splits: Dict[int, Split] = {}
         self._tables: Dict[str, TablePlan] = {}
         self._first_table = len(space.deciding)
@@ -69,7 +69,7 @@ class PlanEvaluator:
         """Begin at a plan; return the seconds of a step."""
         splits, tables = self.splits(assignment), self.tables(assignment)
         former, self._splits, self._tables = self._splits, splits, dict(tables)
-        if self._step_tasks is None:
+        if not former:
             self._step_tasks = StepTasks(self._model, splits, 1, tables)
             return self._simulation.run(self._step_tasks.blocks.values())
         changed = {number: split for number, split in splits.items() if split != former[number]}
@@ -83,7 +83,6 @@ class PlanEvaluator:
         - `limit`: returns the largest seconds of interest, given the bytes of the fullest rank.  For a step that takes
           longer, the result may be any number between the limit and the time of the step.
         """
-        assert self._step_tasks is not None
         first_table = self._first_table
         changed = self._space.propagate(self._splits, {self._space.deciding[index]: split
                                                        for index, split in changes.items() if index < first_table})
@@ -108,7 +107,6 @@ class PlanEvaluator:
 
     def reject(self) -> None:
         """Reject the last proposal."""
-        assert self._step_tasks is not None
         splits, tables = self._before
         self._splits.update(splits)
         self._tables.update(tables)
@@ -118,7 +116,6 @@ class PlanEvaluator:
 
     def memory(self) -> float:
         """Return the bytes of the fullest rank, after the last :meth:`begin` or :meth:`propose`."""
-        assert self._step_tasks is not None
         return float(self._step_tasks.memory.max())
 
 

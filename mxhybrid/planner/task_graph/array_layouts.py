@@ -29,10 +29,8 @@ class _NormConversions(NamedTuple):
     is_made_blocked: bool
     #: Whether the output is read in a blocked layout.
     is_read_blocked: bool
-    #: Whether the output is read in a blocked layout if a pooling is part of the BatchNorm.
-    pooled_is_read_blocked: bool
-    #: Whether there is such a pooling.
-    pools: bool
+    #: The same if a pooling is part of the BatchNorm; None if there is no such pooling.
+    pooled_is_read_blocked: Optional[bool]
 
 
 class ArrayLayouts:
@@ -62,7 +60,7 @@ class ArrayLayouts:
                     self._norm_of[part.number] = norm
             self._around[norm.number] = _NormConversions(
                 norm.inputs[0][0] in blocked, _is_read_by(dataflow, last, blocked),
-                pooling is not None and _is_read_by(dataflow, pooling, blocked), pooling is not None)
+                None if pooling is None else _is_read_by(dataflow, pooling, blocked))
 
     def key(self, number: int) -> Tuple[bool, Optional[_NormConversions]]:
         """Return a key of the conversions around an operator: with equal keys and shards they take the same time."""
@@ -102,7 +100,7 @@ class ArrayLayouts:
         around = self._around.get(number)
         if around is None:
             return 0.0, 0.0
-        is_pooled = around.pools and not any(length % 2 for length in shape[2:])
+        is_pooled = around.pooled_is_read_blocked is not None and not any(length % 2 for length in shape[2:])
         output_shape = shape[:2] + tuple(length // 2 for length in shape[2:]) if is_pooled else shape
         is_read_blocked = around.pooled_is_read_blocked if is_pooled else around.is_read_blocked
         # Its time contains the conversion of its input.  The output is converted for its reader, the gradient of the
