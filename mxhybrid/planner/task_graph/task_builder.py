@@ -12,6 +12,8 @@ KINDS = ('forward', 'backward', 'redistribution', 'sum', 'gather', 'row_sum', 'p
 #: A task's `kind_code` is the code of its kind, and this number times its rank, counted from 1; as in
 #: ``src/subgraph_builder.h``.
 _MAX_KINDS = 16
+#: The fields of TASK that a :class:`TaskBuilder` knows when a task is added.
+_FIELDS = 'resource', 'second', 'work', 'latency', 'kind_code'
 
 
 class TaskBuilder:
@@ -19,19 +21,16 @@ class TaskBuilder:
 
     def __init__(self, machine: Machine):
         self.machine = machine
-        self.resource: List[int] = []
-        self.second: List[int] = []
-        self.work: List[float] = []
-        self.latency: List[float] = []
-        self.kind_code: List[int] = []
+        #: By task, the values of :data:`_FIELDS`.
+        self._tasks: List[Tuple[float, ...]] = []
         self.edges: List[Tuple[int, int]] = []
 
     def subgraph(self, first: 'Endpoints', last: 'Endpoints') -> 'TaskSubgraph':
         """Return the subgraph of the tasks, given its entries and its exits."""
-        count = len(self.work)
+        count = len(self._tasks)
         tasks = np.zeros(count, TASK)
-        for name in ('resource', 'second', 'work', 'latency', 'kind_code'):
-            tasks[name] = getattr(self, name)
+        for name, values in zip(_FIELDS, zip(*self._tasks)):
+            tasks[name] = values
         tasks['order'] = np.arange(count)
         edges = np.array(self.edges, np.int32).reshape(-1, 2)
         ends = np.bincount(edges[:, 0], minlength=count).cumsum()
@@ -44,12 +43,8 @@ class TaskBuilder:
     def add(self, kind: str, rank: int, resource: int, work: float, second: int = -1, latency: float = 0.0,
             after: Sequence[int] = ()) -> int:
         """Add a task that comes after some others; return its number."""
-        self.resource.append(resource)
-        self.second.append(second)
-        self.work.append(work)
-        self.latency.append(latency)
-        self.kind_code.append(kind_code(kind) + _MAX_KINDS * (rank + 1))
-        task = len(self.work) - 1
+        task = len(self._tasks)
+        self._tasks.append((resource, second, work, latency, kind_code(kind) + _MAX_KINDS * (rank + 1)))
         self.edges += [(before, task) for before in after]
         return task
 
