@@ -85,9 +85,9 @@ class Predictor:
         self.dynamic_tables = dynamic_tables(tables or {}, self._shares.ranges)
         self._profiles, self._frozen = profiles, frozen
         # Times of operators are scaled to the cluster only if its file has the speed of its own cores.
-        self._core_speed = 1.0 if cluster.reference is None else KernelTimes(*cluster.reference).speed_relative_to(
+        core_speed = 1.0 if cluster.reference is None else KernelTimes(*cluster.reference).speed_relative_to(
             profiles.kernel_times())
-        machine = self._machine = Machine(cluster, self._core_speed)
+        machine = self._machine = Machine(cluster, core_speed)
         self._micro_batch_models: Dict[Tuple[int, bool], MicroBatchModel] = {}
         self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._times(self.graph, measure),
                                                         self._arrays, self.dynamic_tables)
@@ -121,8 +121,7 @@ class Predictor:
         except InputError:  # the network has the number of samples of the joint batch in it
             graph, splits = with_own_statistics(self.graph), self._base
             dataflow = Dataflow(graph, self._dimensions, self._shares, self._frozen)
-        model = OperatorTasks(dataflow, Machine(self.cluster, self._core_speed), self._times(graph, measure),
-                              self._arrays, self.dynamic_tables)
+        model = OperatorTasks(dataflow, self._machine, self._times(graph, measure), self._arrays, self.dynamic_tables)
         prediction = Prediction(model, splits, {}, self._program_scale(model, splits))
         self._profiles.save()
         return prediction

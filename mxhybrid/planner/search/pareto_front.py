@@ -22,9 +22,6 @@ class ParetoFront:
         self._keys: List[Tuple[float, float]] = []
         self._points: List[Point] = []
 
-    def __len__(self) -> int:
-        return len(self._points)
-
     def points(self) -> List[Point]:
         """Return the plans in ascending order of memory, and so in descending order of seconds."""
         return list(self._points)

@@ -218,15 +218,9 @@ def _degrees(shards: int, limits: Sequence[int]) -> Iterator[Tuple[int, ...]]:
 
 
 def _factors(number: int, count: int) -> Iterator[Tuple[int, ...]]:
-    """Yield the tuples of factors above one, in every order, that multiply to a number."""
-    if count == 1:
-        if number > 1:
-            yield (number,)
-        return
-    for factor in range(2, number):
-        if number % factor == 0:
-            for rest in _factors(number // factor, count - 1):
-                yield (factor,) + rest
+    """Return the tuples of factors above one, in every order, that multiply to a number."""
+    divisors = [divisor for divisor in range(2, number + 1) if number % divisor == 0]
+    return (factors for factors in itertools.product(divisors, repeat=count) if math.prod(factors) == number)
 
 
 class _Repeat(NamedTuple):

@@ -152,13 +152,8 @@ class Simulation:
         table.rollback()
         self._current, self._spare, self._can_roll_back = self._spare, self._current, False
 
-    def blocks(self) -> List[TaskBlock]:
-        """Return the current blocks, in the order in which they were added."""
-        table = self._checked_table()
-        return [table.blocks[key] for key in table.spans()]
-
     def timeline(self) -> Dict[int, BlockTimes]:
-        """Return the times of the tasks of each block, by key."""
+        """Return the times of the tasks of each block, by key, in the order in which blocks were added."""
         spans, events = self._checked_table().spans(), self._current.events
         return {key: BlockTimes(events['start'][span].copy(), events['end'][span].copy())
                 for key, span in spans.items()}
@@ -185,8 +180,9 @@ class Simulation:
 
     def _compact(self, expected: Sequence[TaskBlock]) -> TaskTable:
         """Copy the live blocks to a new table, with room for expected ones; return it."""
-        live = self._checked_table().live()
-        table = self._backend.table(self.blocks(), expected)
+        full = self._checked_table()
+        live = full.live()
+        table = self._backend.table([full.blocks[key] for key in full.spans()], expected)
         current, spare = self._new_timelines(table, self._current.stride)
         current.events[:table.used] = self._current.events[live]
         for name in ('dispatched', 'last_ready', 'states', 'snapshots', 'finish'):

@@ -330,7 +330,7 @@ def test_a_missing_block_is_waited_for_once_added():
     assert simulation.propose({6: task_block(6, [1], [12.0], outputs={9: 0})}) == 7.0
     simulation.rollback()
     # In the order in which they were added.
-    assert simulation.seconds == 3.0 and [block.key for block in simulation.blocks()] == [1, 6, 5]
+    assert simulation.seconds == 3.0 and list(simulation.timeline()) == [1, 6, 5]
     with pytest.raises(InputError, match='rollback: there is no proposal, or it was rolled back already'):
         simulation.rollback()
 
