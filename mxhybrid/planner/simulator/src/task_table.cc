@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <new>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "simulation_structs.h"
@@ -140,12 +141,10 @@ class TaskTable {
   // Finds the keys of blocks whose outer successors change: first the replaced blocks, then those that old or new
   // blocks depend on.
   void find_affected(const std::vector<TaskBlock>& blocks) {
-    ++round_;
     affected_.clear();
-    const auto add = [this](int64_t key) {
-      int64_t& last_round = affected_in_round_[key];
-      if (last_round != round_) affected_.push_back(key);
-      last_round = round_;
+    std::unordered_set<int64_t> known;
+    const auto add = [&](int64_t key) {
+      if (known.insert(key).second) affected_.push_back(key);
     };
     for (const TaskBlock& block : blocks) add(block.key);
     replaced_count_ = affected_.size();
@@ -315,9 +314,6 @@ class TaskTable {
   // The keys of the blocks that the last replacement affected, those that it replaced first, and the number of those.
   std::vector<int64_t> affected_;
   size_t replaced_count_ = 0;
-  // By key: the last round in which the block was affected.
-  std::unordered_map<int64_t, int64_t> affected_in_round_;
-  int64_t round_ = 0;
   // Buffers of connect().
   std::vector<Edge> edges_;
   std::vector<int32_t> ends_;
