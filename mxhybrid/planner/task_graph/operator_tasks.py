@@ -26,13 +26,6 @@ from .task_builder import Endpoints, TaskBuilder, TaskSubgraph, compute_tasks
 from .transfer_tasks import TransferTasks
 from .weight_tasks import WeightArrays, WeightTasks
 
-#: Returns the seconds of an operator's shard, forward and backward, on the core that operators were timed on.  They are
-#: the same for shards that read and make boxes of the same shapes.  The last argument is the shard by the operator's
-#: rule.
-ShardTime = Callable[[Operator, OutputShard, OperatorShard], Tuple[float, float]]
-#: Returns the share of an operator's shard that is bound by arithmetic; memory bounds the rest.
-ArithmeticShare = Callable[[Operator, OperatorShard], float]
-
 #: The share of a collective operator's time before its shards exchange data: one pass over its input of about two and a
 #: half.
 _SHARE_BEFORE_REDISTRIBUTION = 0.4
@@ -55,14 +48,16 @@ class Flow:
 class OperatorTimes(NamedTuple):
     """The times of a network's operators."""
 
-    #: See :data:`ShardTime`.
-    shard_time: ShardTime
+    #: Returns the seconds of an operator's shard, forward and backward, on the core that operators were timed on.  They
+    #: are the same for shards that read and make boxes of the same shapes.  The last argument is the shard by the
+    #: operator's rule.
+    shard_time: Callable[[Operator, OutputShard, OperatorShard], Tuple[float, float]]
     #: Returns a key of an operator: shards of operators with the same key take the same time.
     alike: Callable[[Operator], Any]
     #: The conversions between layouts of arrays.
     conversions: Conversions
-    #: See :data:`ArithmeticShare`.
-    arithmetic_share: ArithmeticShare
+    #: Returns the share of an operator's shard that is bound by arithmetic; memory bounds the rest.
+    arithmetic_share: Callable[[Operator, OperatorShard], float]
 
 
 class OperatorTasks:

@@ -238,8 +238,9 @@ class StepTasks(GradientBuckets):
                 blocks[key] = None
             else:
                 assert spec.subgraph is not None
-                block = TaskBlock(key, spec.subgraph.content, self._block_inputs(spec.waits()))
-                blocks[key] = self.blocks[key] = block
+                inputs = [BlockInput(other_key, endpoints.dependencies, unit * self._ranks)
+                          for endpoints, other_key, unit in spec.waits() if len(endpoints.tasks)]
+                blocks[key] = self.blocks[key] = TaskBlock(key, spec.subgraph.content, inputs)
                 self._built[key] = BuiltBlock(spec.wait_key, spec.subgraph)
         return blocks
 
@@ -273,11 +274,6 @@ class StepTasks(GradientBuckets):
     def _producer_and_readers(self, entry: Entry) -> List[Optional[SplitOperator]]:
         return [self._operators.get(entry[0]), *[self._operators.get(number)
                                                  for number, _ in self._dataflow.consumers[entry]]]
-
-    def _block_inputs(self, waits: List[Wait]) -> List[BlockInput]:
-        ranks = self._ranks
-        return [BlockInput(key, endpoints.dependencies, unit * ranks) for endpoints, key, unit in waits
-                if len(endpoints.tasks)]
 
     def _wait_for_input(self, endpoints: Endpoints, entry: Entry, reader: Tuple[int, int], step: int) -> Wait:
         """Return the wait of tasks for an output that they read."""
