@@ -10,7 +10,7 @@ from ..simulator.task_block import TASK, BlockContent, Dependencies, output_tabl
 KINDS = ('forward', 'backward', 'redistribution', 'sum', 'gather', 'row_sum', 'push', 'pull', 'accumulate', 'update',
          'step')
 #: A task's `kind_code` is the code of its kind, and this number times its rank, counted from 1; as in
-#: ``src/subgraph_builder.h``.
+#: ``simulator/src/subgraph_builder.h``.
 _MAX_KINDS = 16
 #: The fields of TASK that a :class:`TaskBuilder` knows when a task is added.
 _FIELDS = 'resource', 'second', 'work', 'latency', 'kind_code'
