@@ -1,7 +1,7 @@
 """The network without a plan, as a user trains it: each worker computes all of it for its own samples, and the store
 sums the gradients.
 """
-from typing import AbstractSet, Dict, NamedTuple
+from typing import AbstractSet, Dict, Tuple
 
 from ..parallel.ops.dimension_names import Dimensions
 from ..parallel.ops.graph import Entry, Graph
@@ -14,18 +14,13 @@ from ..parallel.sharding.split import Split, whole_on
 from .task_graph.dataflow import ArrayBoxes, Dataflow
 
 
-class PlainNetwork(NamedTuple):
-    """The network of one worker, which every rank computes as a copy."""
+def plain_network(network: TracedNetwork, shares: InputShards, ranks: int, frozen: AbstractSet[str]
+                  ) -> Tuple[Graph, Dataflow, Dict[int, Split]]:
+    """Return the network of one worker, for the largest share of samples that a rank has, its data flow, and copies of
+    its operators on all ranks: the gradients of their weights are summed, and nothing else is exchanged.
 
-    #: The network for the largest share of samples that a rank has.
-    graph: Graph
-    dataflow: Dataflow
-    #: Copies on all ranks: the gradients of their weights are summed, and nothing else is exchanged.
-    splits: Dict[int, Split]
-
-
-def plain_network(network: TracedNetwork, shares: InputShards, ranks: int, frozen: AbstractSet[str]) -> PlainNetwork:
-    """Return the network of one worker; InputError if it does not take a rank's share of the samples."""
+    Raises InputError if the network does not take a rank's share of the samples.
+    """
     numbers = {operator.name: operator.number for operator in network.graph.operators if operator.op == 'null'}
     data = {name: shape_of(max(shares.inputs[numbers[name], 0].values(), key=size_of)) for name in network.axes}
     graph = network.graph.with_data(network.symbol, data)
@@ -35,8 +30,7 @@ def plain_network(network: TracedNetwork, shares: InputShards, ranks: int, froze
     own_arrays = ArrayBoxes({(numbers[name], 0): on_all((numbers[name], 0)) for name in data},
                             {entry: [on_all(entry)] for entry in graph.heads})
     splits = {operator.number: whole_on(len(graph.shape(operator)), range(ranks)) for operator in graph.computing}
-    return PlainNetwork(graph, Dataflow(graph, Dimensions(graph, network.axes), own_arrays, frozen, True),
-                        splits)
+    return graph, Dataflow(graph, Dimensions(graph, network.axes), own_arrays, frozen, True), splits
 
 
 def differs_from_data_parallelism(network: TracedNetwork, splits: Dict[int, Split], ranks: int) -> bool:

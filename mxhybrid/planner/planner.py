@@ -28,9 +28,9 @@ from .predictor import Predictor, check_number
 from .profiling.operator_profiler import OperatorProfiler
 from .search.gc_control import paused_gc
 from .search.mcmc import SearchLimits, SearchResult, Watcher, run_chains
+from .search.pareto_front import Point
 from .search.pipeline_starts import can_be_pipelined, pipeline_starts
 from .search.plan_evaluator import PlanEvaluator, random_decisions
-from .search.search_problem import Point
 from .task_graph.operator_tasks import OperatorTasks
 from .task_graph.pipeline_tasks import single_step
 from .task_graph.prediction import Prediction

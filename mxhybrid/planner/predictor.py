@@ -32,7 +32,7 @@ from .task_graph.array_layouts import Conversions
 from .task_graph.dataflow import Dataflow
 from .task_graph.dynamic_tables import dynamic_tables
 from .task_graph.micro_batch_model import MICRO_BATCH_ARRAYS, MicroBatchModel
-from .task_graph.operator_tasks import ArithmeticShare, OperatorTasks, OperatorTimes
+from .task_graph.operator_tasks import OperatorTasks, OperatorTimes
 from .task_graph.prediction import Prediction, ProgramScale
 from .task_graph.weight_tasks import WeightArrays
 
@@ -85,9 +85,9 @@ class Predictor:
         self.dynamic_tables = dynamic_tables(tables or {}, self._shares.ranges)
         self._profiles, self._frozen = profiles, frozen
         # Times of operators are scaled to the cluster only if its file has the speed of its own cores.
-        self._core_speed = 1.0 if cluster.reference is None else KernelTimes(*cluster.reference).speed_relative_to(
+        core_speed = 1.0 if cluster.reference is None else KernelTimes(*cluster.reference).speed_relative_to(
             profiles.kernel_times())
-        machine = self._machine = Machine(cluster, self._core_speed)
+        machine = self._machine = Machine(cluster, core_speed)
         self._micro_batch_models: Dict[Tuple[int, bool], MicroBatchModel] = {}
         self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._times(self.graph, measure),
                                                         self._arrays, self.dynamic_tables)
@@ -101,21 +101,18 @@ class Predictor:
     def _times(self, graph: Graph, measure: bool) -> OperatorTimes:
         """Return the times of a graph's operators; without `measure`, times that are not known are estimated."""
         keys = ProfileKeys(graph, collectives(), frozen=self._frozen)
+        rates = KernelTimes(*self.cluster.reference).rates if self.cluster.reference else ()
 
         def shard_time(operator: Operator, output_shard: OutputShard, operator_shard: OperatorShard
                        ) -> Tuple[float, float]:
             return self._profiles.shard_seconds(graph, operator, output_shard, frozen=self._frozen, measure=measure,
                                                 operator_shard=operator_shard)
-        conversions = Conversions(keys.blocked_outputs(),
-                                  lambda shape: self._profiles.conversion_seconds(shape, measure))
-        return OperatorTimes(shard_time, keys.operator_key, conversions, self._arithmetic_share(graph))
-
-    def _arithmetic_share(self, graph: Graph) -> ArithmeticShare:
-        rates = KernelTimes(*self.cluster.reference).rates if self.cluster.reference else ()
 
         def share(operator: Operator, operator_shard: OperatorShard) -> float:
             return arithmetic_share(work_of(graph, operator, operator_shard), *rates)
-        return share
+        conversions = Conversions(keys.blocked_outputs(),
+                                  lambda shape: self._profiles.conversion_seconds(shape, measure))
+        return OperatorTimes(shard_time, keys.operator_key, conversions, share)
 
     def plain(self, measure: bool = True) -> Prediction:
         """Predict a step without a plan: each rank computes its own samples, and gradients are summed."""
@@ -124,8 +121,7 @@ class Predictor:
         except InputError:  # the network has the number of samples of the joint batch in it
             graph, splits = with_own_statistics(self.graph), self._base
             dataflow = Dataflow(graph, self._dimensions, self._shares, self._frozen)
-        model = OperatorTasks(dataflow, Machine(self.cluster, self._core_speed), self._times(graph, measure),
-                              self._arrays, self.dynamic_tables)
+        model = OperatorTasks(dataflow, self._machine, self._times(graph, measure), self._arrays, self.dynamic_tables)
         prediction = Prediction(model, splits, {}, self._program_scale(model, splits))
         self._profiles.save()
         return prediction

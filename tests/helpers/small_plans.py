@@ -11,7 +11,7 @@ EDGE, WEIGHT = 1000, 2000
 
 
 class SmallPlan:
-    """A :class:`mxhybrid.planner.search.search_problem.SearchProblem` whose numbers are drawn from a seed."""
+    """A :class:`mxhybrid.planner.search.plan_evaluator.PlanEvaluator` whose numbers are drawn from a seed."""
 
     def __init__(self, seed, layers, splits=SPLITS, ranks=4):
         random = np.random.RandomState(seed)

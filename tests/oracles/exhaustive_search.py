@@ -26,7 +26,7 @@ def try_all(problem, limits=SearchLimits()):  # noqa: B008
         problem.accept()
         current[operator] = candidates[operator][choice]
         record.proposals += 1
-    return record.result([Chain('all', first, record.best, record.proposals, record.proposals, 'no choice')])
+    return record.result([Chain('all', first, record.best, record.proposals, 'no choice')])
 
 
 def gray_code(counts):

@@ -3,7 +3,7 @@ import numpy as np
 
 from mxhybrid.parallel.sharding.box import overlap, size_of
 from mxhybrid.planner.task_graph.redistribution import Transfers
-from mxhybrid.planner.task_graph.task_builder import Endpoints, TaskBuilder, TaskSubgraph
+from mxhybrid.planner.task_graph.task_builder import Endpoints, TaskBuilder
 
 from .redistribution import find_coverage, find_transfers, reversed_transfers
 from .task_table import concatenated_tasks
@@ -12,10 +12,20 @@ from .task_table import concatenated_tasks
 class RedistributionBuilder(TaskBuilder):
     """A builder of tasks that also adds the tasks of redistributions."""
 
+    def __init__(self, machine):
+        super().__init__(machine)
+        self._high_priority = {}
+
+    def subgraph(self, first, last):
+        """Return the subgraph of the tasks, with their priorities."""
+        subgraph = super().subgraph(first, last)
+        subgraph.content.tasks['high_priority'][list(self._high_priority)] = list(self._high_priority.values())
+        return subgraph
+
     def add(self, kind, rank, resource, work, second=-1, latency=0.0, high_priority=False, after=()):
         """Add a task that comes after some others; return its number."""
         task = super().add(kind, rank, resource, work, second, latency, after)
-        self.high_priority[task] = high_priority
+        self._high_priority[task] = high_priority
         return task
 
     def compute(self, kind, rank, seconds, after=()):
@@ -55,9 +65,9 @@ class RedistributionBuilder(TaskBuilder):
         send_s, receive_s = send_s * machine.shared, receive_s * machine.shared
         send_s += 0.0 if before_s is None else before_s
         receive_s += 0.0 if after_s is None else after_s
-        send = {rank: self.add(kind, rank, machine.core_of(rank), send_s[rank], latency=transfer_cost.latency_s,
+        send = {rank: self.add(kind, rank, int(machine.core[rank]), send_s[rank], latency=transfer_cost.latency_s,
                                after=() if before is None else (before,)) for rank, before in senders.items()}
-        receive = {rank: self.add(kind, rank, machine.core_of(rank), receive_s[rank], after=[
+        receive = {rank: self.add(kind, rank, int(machine.core[rank]), receive_s[rank], after=[
             task for task in (before, send.get(rank)) if task is not None]) for rank, before in receivers.items()}
         if len(transfers) > 8 * ranks:
             self._move_by_hosts(transfers, size_bytes, send, receive, kind, high_priority)
@@ -148,7 +158,7 @@ class PythonTransferTasks:
                     first += [(number, rank, task) for rank, task in send.items()]
                 before = receive
             last += [(number, rank, task) for rank, task in receive.items()]
-        return TaskSubgraph(tasks, *(Endpoints(*np.array(rows, np.int32).reshape(-1, 3).T) for rows in (first, last)))
+        return tasks.subgraph(*(Endpoints(*np.array(rows, np.int32).reshape(-1, 3).T) for rows in (first, last)))
 
     def load(self, contents):
         """Return the work of each resource, without high-priority tasks."""
@@ -165,7 +175,7 @@ class PythonTransferTasks:
         _, receive = tasks.redistribute(between, itemsize, first, dict(first))
         last = {rank: tasks.compute(kind, rank, seconds, [receive[rank]])
                 for rank, seconds in zip(ranks.tolist(), after.tolist())}
-        return TaskSubgraph(tasks, Endpoints.by_rank(first), Endpoints.by_rank(last))
+        return tasks.subgraph(Endpoints.by_rank(first), Endpoints.by_rank(last))
 
     def group_sums(self, held, itemsize):
         """Return the tasks that sum gradients among ranks with the same box, in two halves, and update weights."""
@@ -191,4 +201,4 @@ class PythonTransferTasks:
             for rank in ranks:
                 last[rank] = tasks.spend('update', rank, costs['update'].seconds(1, size_bytes), after=before[rank])
                 first.setdefault(rank, last[rank])
-        return TaskSubgraph(tasks, Endpoints.by_rank(first), Endpoints.by_rank(last))
+        return tasks.subgraph(Endpoints.by_rank(first), Endpoints.by_rank(last))

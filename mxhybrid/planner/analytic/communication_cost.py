@@ -31,25 +31,6 @@ from ..cluster.cluster_spec import Cluster
 from .layer_sizes import LayerSizes
 
 
-@dataclasses.dataclass(frozen=True)
-class CommunicationTime:
-    """Seconds by cause: latency of messages, and bandwidth for their words."""
-
-    latency_s: float = 0.0
-    bandwidth_s: float = 0.0
-
-    def __add__(self, other: 'CommunicationTime') -> 'CommunicationTime':
-        return CommunicationTime(self.latency_s + other.latency_s, self.bandwidth_s + other.bandwidth_s)
-
-    @property
-    def seconds(self) -> float:
-        """The sum of both."""
-        return self.latency_s + self.bandwidth_s
-
-
-NOTHING = CommunicationTime()
-
-
 class AlphaBeta(NamedTuple):
     """The α-β model of the network between any two ranks: seconds per message, bytes per second, bytes of a word."""
 
@@ -57,21 +38,18 @@ class AlphaBeta(NamedTuple):
     bytes_per_s: float
     word_bytes: int = 4
 
-    def message(self, words: float) -> CommunicationTime:
-        """Return the time of a message from one rank to another."""
-        return CommunicationTime(self.alpha_s, words * self.word_bytes / self.bytes_per_s)
+    def message(self, words: float) -> float:
+        """Return the seconds of a message from one rank to another."""
+        return self.alpha_s + words * self.word_bytes / self.bytes_per_s
 
-    def allgather(self, ranks: int, words: float) -> CommunicationTime:
-        """Return the time until each of `ranks` has all `words`, of which it had its share (Bruck's algorithm)."""
-        if ranks == 1:
-            return NOTHING
-        return CommunicationTime(self.alpha_s * math.ceil(math.log2(ranks)),
-                                 (ranks - 1) / ranks * words * self.word_bytes / self.bytes_per_s)
+    def allgather(self, ranks: int, words: float) -> float:
+        """Return the seconds until each of `ranks` has all `words`, of which it had its share (Bruck's algorithm)."""
+        return (self.alpha_s * math.ceil(math.log2(ranks))
+                + (ranks - 1) / ranks * words * self.word_bytes / self.bytes_per_s)
 
-    def allreduce(self, ranks: int, words: float) -> CommunicationTime:
-        """Return the time to sum `words` of each of `ranks`: a reduce-scatter, then an allgather."""
-        half = self.allgather(ranks, words)
-        return half + half
+    def allreduce(self, ranks: int, words: float) -> float:
+        """Return the seconds to sum `words` of each of `ranks`: a reduce-scatter, then an allgather."""
+        return 2 * self.allgather(ranks, words)
 
 
 #: The network in the examples of the paper: 2 us, 6 GB/s.
@@ -95,13 +73,13 @@ class ProcessGrid(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LayerTime:
-    """The communication time of a layer in a step."""
+    """The communication time of a layer in a step, in seconds."""
 
     #: For activations and their gradients.
-    forward: CommunicationTime = NOTHING
-    backward: CommunicationTime = NOTHING
+    forward: float = 0.0
+    backward: float = 0.0
     #: For gradients of weights.
-    sums: CommunicationTime = NOTHING
+    sums: float = 0.0
     #: There are more ranks than shards, or fewer rows than a halo has.  The formulas count no computing, so they do not
     #: contain what that costs.
     idle: bool = False
@@ -109,7 +87,7 @@ class LayerTime:
     @property
     def seconds(self) -> float:
         """The sum of all."""
-        return (self.forward + self.backward + self.sums).seconds
+        return self.forward + self.backward + self.sums
 
 
 def batch_time(layer: LayerSizes, batch: int, ranks: int, network: AlphaBeta) -> LayerTime:
@@ -124,7 +102,7 @@ def model_time(layer: LayerSizes, batch: int, grid: ProcessGrid, network: AlphaB
     """
     samples = batch / grid.batch
     return LayerTime(network.allgather(grid.model, samples * layer.outputs),
-                     NOTHING if layer.first else network.allreduce(grid.model, samples * layer.inputs),
+                     0.0 if layer.first else network.allreduce(grid.model, samples * layer.inputs),
                      network.allreduce(grid.batch, layer.weights / grid.model),
                      grid.batch > batch or grid.model > layer.channels)
 
@@ -134,11 +112,11 @@ def domain_time(layer: LayerSizes, batch: int, grid: ProcessGrid, network: Alpha
 
     Kernels of one row have no halo.
     """
-    samples, halos = batch / grid.batch, [NOTHING, NOTHING]
+    samples, halos = batch / grid.batch, [0.0, 0.0]
     if layer.halo and grid.model > 1:
         halos = [network.message(samples * layer.halo * words / rows)
                  for words, rows in ((layer.inputs, layer.rows_in), (layer.outputs, layer.rows_out))]
-    return LayerTime(halos[0], NOTHING if layer.first else halos[1], network.allreduce(grid.ranks, layer.weights),
+    return LayerTime(halos[0], 0.0 if layer.first else halos[1], network.allreduce(grid.ranks, layer.weights),
                      grid.batch > batch or grid.model > layer.rows_out
                      or layer.rows_in // grid.model < max(1, layer.halo))
 
@@ -154,8 +132,8 @@ def layer_times(layer: LayerSizes, batch: int, grid: ProcessGrid, network: Alpha
 
 
 def redistribution_time(before: str, after: str, layer: LayerSizes, batch: int, grid: ProcessGrid, network: AlphaBeta
-                        ) -> CommunicationTime:
-    """Return the time to change the layout between two layers, forward and backward; `layer` is the second one.
+                        ) -> float:
+    """Return the seconds to change the layout between two layers, forward and backward; `layer` is the second one.
 
     With ``model`` a rank has all activations of B / Pc samples, with ``domain`` a range of their rows, with ``batch``
     all activations of B / P samples.  To drop a part of them costs nothing.  To get more is an allgather among the Pr
@@ -163,26 +141,25 @@ def redistribution_time(before: str, after: str, layer: LayerSizes, batch: int, 
     for its own part, in both directions.
     """
     if before == after or grid.model == 1:
-        return NOTHING
+        return 0.0
     words = layer.inputs * batch / grid.batch
     if 'model' in (before, after):
         return network.allgather(grid.model, words)
-    one_way = network.allgather(grid.model, words / grid.model)
-    return one_way + one_way
+    return 2 * network.allgather(grid.model, words / grid.model)
 
 
 class AnalyticPlan(NamedTuple):
-    """A plan by formulas: a grid, and for each layer its choice, its time, and the redistribution before it."""
+    """A plan by formulas: a grid, and by layer its choice, its time, and the seconds to change the layout before it."""
 
     grid: ProcessGrid
     choices: Tuple[str, ...]
     times: Tuple[LayerTime, ...]
-    redistributions: Tuple[CommunicationTime, ...]
+    redistributions: Tuple[float, ...]
 
     @property
     def seconds(self) -> float:
         """The communication time of a step."""
-        return sum(time.seconds for time in self.times) + sum(time.seconds for time in self.redistributions)
+        return sum(time.seconds for time in self.times) + sum(self.redistributions)
 
     @property
     def idle(self) -> bool:
@@ -203,8 +180,7 @@ def _with_times(layers: Sequence[LayerSizes], batch: int, grid: ProcessGrid, net
     redistributions, before = [], ''
     for layer, choice in zip(layers, choices):
         changes = bool(before) and layer.kind != 'other'
-        redistributions.append(redistribution_time(before, choice, layer, batch, grid, network) if changes
-                               else NOTHING)
+        redistributions.append(redistribution_time(before, choice, layer, batch, grid, network) if changes else 0.0)
         before = before if layer.kind == 'other' else choice
     times = [layer_times(layer, batch, grid, network)[choice] for layer, choice in zip(layers, choices)]
     return AnalyticPlan(grid, tuple(choices), tuple(times), tuple(redistributions))
@@ -241,10 +217,7 @@ def best_grid(layers: Sequence[LayerSizes], batch: int, ranks: int, network: Alp
     - `layers`: in the order in which they run.
     - `batch`: samples of the joint batch.
 
-    Raises
-    ------
-    InputError
-        There are no layers, or a number is out of its range.
+    Raises InputError if there are no layers, or a number is out of its range.
     """
     _check(layers, batch, ranks, network)
     return _least([plan_on_grid(layers, batch, grid, network, ('model',)) for grid in grids(ranks)])
@@ -273,7 +246,7 @@ def _best_of_grid(layers: Sequence[LayerSizes], batch: int, grid: ProcessGrid, n
             times = {'batch': times['batch']}  # the others are the same
         times = {choice: time for choice, time in times.items() if not time.idle} or times
         paths = {choice: min(
-            (seconds + time.seconds + (redistribution_time(before, choice, layer, batch, grid, network).seconds
+            (seconds + time.seconds + (redistribution_time(before, choice, layer, batch, grid, network)
                                        if before else 0.0), choices + (choice,))
             for before, (seconds, choices) in paths.items()) for choice, time in times.items()}
     return _with_times(layers, batch, grid, network, min(paths.values())[1])

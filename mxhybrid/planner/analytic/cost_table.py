@@ -1,11 +1,12 @@
 """Tables and a picture of the cost model of Gholami et al.: costs by the number of ranks, and layer by layer."""
-from typing import List, NamedTuple, Sequence
+from typing import List, NamedTuple, Sequence, Union
 
 from ...base.figures import new_figure, save_figure
 from ...base.text import aligned, seconds_text, size_text
 from .communication_cost import (
     AlphaBeta,
     AnalyticPlan,
+    LayerTime,
     best_choices,
     best_grid,
     layer_times,
@@ -71,8 +72,8 @@ def cost_table(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int], n
     """Return the rows of :func:`cost_rows` as a table; parameters and errors are the same."""
     rows = cost_rows(layers, batch, ranks, network)
     head = ['ranks', 'batch', 'model', 'domain', '1.5D', 'Pr x Pc', 'by layer', 'Pr x Pc', 'batch / by layer']
-    lines = [[str(row.ranks)] + [_plan_text(plan) for plan in (row.batch, row.model, row.domain, row.grid)]
-             + [str(row.grid.grid), _plan_text(row.choices), str(row.choices.grid), '%.2f' % row.gain] for row in rows]
+    lines = [[str(row.ranks)] + [_marked(plan) for plan in (row.batch, row.model, row.domain, row.grid)]
+             + [str(row.grid.grid), _marked(row.choices), str(row.choices.grid), '%.2f' % row.gain] for row in rows]
     title = ('communication in a step by the formulas of Gholami et al. (2018): batch of %d, %.3g us, %s/s, %d weights'
              % (batch, 1e6 * network.alpha_s, size_text(network.bytes_per_s), sum(layer.weights for layer in layers)))
     marked = any(_IDLE in cell for line in lines for cell in line)
@@ -87,11 +88,10 @@ def layer_cost_table(layers: Sequence[LayerSizes], batch: int, ranks: int, netwo
     lines, marked = [], False
     for layer, choice, chosen, redistribution in zip(layers, plan.choices, plan.times, plan.redistributions):
         times = layer_times(layer, batch, plan.grid, network)
-        cells = [_marked(times[name].seconds, times[name].idle) if name in times else '-'
-                 for name in ('batch', 'model', 'domain')]
+        cells = [_marked(times[name]) if name in times else '-' for name in ('batch', 'model', 'domain')]
         marked = marked or any(_IDLE in cell for cell in cells)
         lines.append([layer.name, str(layer.weights), str(layer.outputs)] + cells + [choice] + [
-            seconds_text(time.seconds) for time in (chosen.forward, chosen.backward, chosen.sums, redistribution)])
+            seconds_text(seconds) for seconds in (chosen.forward, chosen.backward, chosen.sums, redistribution)])
     head = ['layer', 'weights', 'outputs', 'batch', 'model', 'domain', 'choice', 'forward', 'backward', 'sums',
             'redistribution']
     title = 'layers on %d ranks as a grid of %s: %s in all' % (ranks, plan.grid, seconds_text(plan.seconds))
@@ -136,9 +136,5 @@ def draw_costs(rows: Sequence[CostRow], picture: str) -> None:
     save_figure(figure, picture)
 
 
-def _plan_text(plan: AnalyticPlan) -> str:
-    return _marked(plan.seconds, plan.idle)
-
-
-def _marked(seconds: float, idle: bool) -> str:
-    return seconds_text(seconds) + _IDLE * idle
+def _marked(time: Union[AnalyticPlan, LayerTime]) -> str:
+    return seconds_text(time.seconds) + _IDLE * time.idle

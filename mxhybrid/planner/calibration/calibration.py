@@ -84,7 +84,7 @@ class Calibration:
             logger.warning('calibrate: rows do not travel by the lane: the CPU time of servers cannot be measured and '
                            'is missing in the costs')
         places = job.topology.memory_domains
-        self._redistributions = RedistributionBenchmark(job, self._workers, self._meter)
+        self._redistributions = RedistributionBenchmark(self._workers, self._meter)
         #: Ranks by host.
         self._local = [[rank for rank, other in enumerate(places) if other == place]
                        for place in dict.fromkeys(places)]
@@ -117,7 +117,7 @@ class Calibration:
         #: True if a step waits for other workers alone: not for links, and not for the next period of a quota.
         self._waits_for_workers = len(hosts) == 1 and not hosts[0].burst_s
         self._begin('links', 2)
-        link, link_latency = self._measure_link([[local[0] for local in self._local]], 'link')
+        link, link_latency = self._measure_link([[local[0] for local in self._local]])
         if link is not None:
             self._limit = link.rate / max(map(len, self._local))
         self._begin('memory', 2 * len(REDISTRIBUTION_BYTES))
@@ -147,7 +147,10 @@ class Calibration:
                                'when nothing else runs', busy)
             # A wait of several steps has mostly been one for other programs.
             network_calls = dataclasses.replace(network_calls, latency_s=0.0)
-        costs['step'] = _sum_of(costs['step'], network_calls)
+        step = costs['step']
+        costs['step'] = dataclasses.replace(step, fixed_s=step.fixed_s + network_calls.fixed_s,
+                                            per_item_s=step.per_item_s + network_calls.per_item_s,
+                                            latency_s=step.latency_s + network_calls.latency_s)
         cluster = Cluster(tuple(hosts), link, link_latency, memory, memory_latency, costs,
                           reference=(reference.dense, reference.convolution, reference.memory), busy=busy)
         self._compare_concurrent_transfers(cluster)
@@ -174,7 +177,7 @@ class Calibration:
 
     # -- links -----------------------------------------------------------------------------------------------------
 
-    def _measure_link(self, groups: List[List[int]], name: str) -> Tuple[Optional[TokenBucket], float]:
+    def _measure_link(self, groups: List[List[int]]) -> Tuple[Optional[TokenBucket], float]:
         """Return the bucket and the latency of the link between ranks of a group, each of which sends to the next."""
         if len(groups[0]) < 2:
             return None, 0.0
@@ -182,20 +185,20 @@ class Calibration:
         seconds: List[float] = []
         for size in LINK_BYTES:
             sizes.append(size)
-            seconds.append(self._redistributions.after_idle(lambda columns: shifted(groups, 1, columns), size))
+            seconds.append(self._redistributions.after_idle(shifted(groups, 1, size // 4), size))
             if seconds[-1] > LONG_ENOUGH_S:
                 break
         bucket, _, errors = fit_bucket(sizes, seconds)
         latency = self._latency(groups)
-        self._log('%s: %.1f MB/s%s, latency %.0f us; %s', name, bucket.rate / 1e6,
+        self._log('link: %.1f MB/s%s, latency %.0f us; %s', bucket.rate / 1e6,
                   ', after a pause %.0f kB at %.0f MB/s' % (bucket.burst / 1e3, bucket.peak / 1e6) * (
                       bucket.burst > 0), 1e6 * latency, _error_text(errors))
         return bucket, latency
 
     def _latency(self, groups: List[List[int]]) -> float:
         """Return the seconds of a small redistribution, inside a graph, in which no core computes."""
-        measurement = self._redistributions.per_direction(lambda columns: shifted(groups, 1, columns),
-                                                          REDISTRIBUTION_BYTES[0])
+        size = REDISTRIBUTION_BYTES[0]
+        measurement = self._redistributions.per_direction(shifted(groups, 1, size // 4), size)
         # Measurements are averages over all workers; those outside of the groups do nothing.
         return max(0.0, (measurement.elapsed_s - measurement.core_s) * self._workers_per_member(groups))
 
@@ -207,8 +210,7 @@ class Calibration:
         if not groups:
             return TokenBucket(copy_rate), 0.0
         sizes = [size for size in REDISTRIBUTION_BYTES if size > REDISTRIBUTION_BYTES[0]]
-        measurements = [self._redistributions.per_direction(lambda columns: shifted(groups, 1, columns), size)
-                        for size in sizes]
+        measurements = [self._redistributions.per_direction(shifted(groups, 1, size // 4), size) for size in sizes]
         idle_s = [max(0.0, measurement.elapsed_s - measurement.core_s) * self._workers_per_member(groups)
                   for measurement in measurements]
         _, seconds_per_byte = least_squares([(1.0, float(size)) for size in sizes], idle_s)
@@ -244,20 +246,18 @@ class Calibration:
         sizes = self._sizes(self._limit * REDISTRIBUTION_S)
         self._begin('redistributions', 2 * len(sizes) * (1 + (count > 2)) + 2)
         for size in self._in_time(sizes, LEAST_SIZES):
-            measurement = self._redistributions.per_direction(
-                lambda columns: shifted([self._everyone], shift, columns), size)
+            measurement = self._redistributions.per_direction(shifted([self._everyone], shift, size // 4), size)
             samples.append(Sample(2, 2 * size, measurement.core_s))
             if count > 2:
-                measurement = self._redistributions.per_direction(
-                    lambda columns: all_to_all([self._everyone], columns), size)
+                measurement = self._redistributions.per_direction(all_to_all([self._everyone], size // 4), size)
                 # A rank copies its own share from one array to the other.
                 kept_s = size / count / self._memory_rate
                 samples.append(_all_to_all_sample(count, size, max(0.0, measurement.core_s - kept_s)))
                 self._all_to_all = size, measurement
         cost = self._fitted('redistribution', samples)
         # Redistributions that follow each other immediately take less time than in a network.
-        in_network = self._redistributions.per_direction(
-            lambda columns: shifted([self._everyone], shift, columns), sizes[0], True)
+        in_network = self._redistributions.per_direction(shifted([self._everyone], shift, sizes[0] // 4), sizes[0],
+                                                         in_network=True)
         more_s = max(0.0, in_network.core_s - samples[0].seconds)
         latency = self._extra_latency(in_network.elapsed_s - in_network.core_s / self._core, 1)
         self._log('redistribution in a network: %.3g ms more, latency %.3g ms', 1e3 * more_s, 1e3 * latency)
@@ -284,7 +284,9 @@ class Calibration:
 
     def _measure_steps(self) -> Tuple[Dict[str, TransferCost], TransferCost]:
         """Return the costs of a Trainer's step, and that of the calls of a network before it."""
-        most, messages = self._most_bytes(), 2 if len(self._local) > 1 else 1
+        # The bytes of weights that a link sums in time.
+        most = min(MOST_BYTES, max(1 << 20, int(self._limit * SUM_S)))
+        messages = 2 if len(self._local) > 1 else 1
         summed = [DenseWeights(2 * layers, 256) for layers in LAYERS] + [DenseWeights(8, min(most, 15 << 17) // 8 // 4)]
         summed += [DenseWeights(count, most // count // 4) for count in (2, 32, 8)]
         scripts_s: List[float] = []
@@ -369,17 +371,10 @@ class Calibration:
         pull = self._fitted('pull', pulls, self._extra_latency(waits[2] - push.latency_s, 3))
         return {'push': push, 'pull': pull}
 
-    def _most_bytes(self) -> int:
-        """Return the bytes of weights that a link sums in time."""
-        return min(MOST_BYTES, max(1 << 20, int(self._limit * SUM_S)))
-
-    def _table_sizes(self) -> List[int]:
-        most = min(MOST_BYTES // 2, max(TABLE_BYTES[1], int(self._limit * SUM_S)))
-        return [size for size in TABLE_BYTES if size <= most]
-
     def _measure_row_sum(self) -> TransferCost:
         samples, measurements, eviction = [], [], CacheEviction()
-        sizes = self._table_sizes()
+        most = min(MOST_BYTES // 2, max(TABLE_BYTES[1], int(self._limit * SUM_S)))
+        sizes = [size for size in TABLE_BYTES if size <= most]
         self._begin('sums of rows', len(sizes))
         for size in sizes:
             table = TableSums(self._job, size // ROW_BYTES)
@@ -404,8 +399,7 @@ class Calibration:
         count = len(self._everyone)
         if self._all_to_all is None:
             size = self._sizes(self._limit * REDISTRIBUTION_S)[-1]
-            self._all_to_all = size, self._redistributions.per_direction(
-                lambda columns: all_to_all([self._everyone], columns), size)
+            self._all_to_all = size, self._redistributions.per_direction(all_to_all([self._everyone], size // 4), size)
         size, measurement = self._all_to_all
         leaving_bytes = max(len(local) * (count - len(local)) for local in self._local) * size / count
         steady = TokenBucket(cluster.link.rate)
@@ -416,12 +410,6 @@ class Calibration:
     def _log(self, text: str, *args: Any) -> None:
         if self._job.rank == 0:
             logger.info(text, *args)
-
-
-def _sum_of(cost: TransferCost, other: TransferCost) -> TransferCost:
-    return dataclasses.replace(cost, fixed_s=cost.fixed_s + other.fixed_s,
-                               per_item_s=cost.per_item_s + other.per_item_s,
-                               latency_s=cost.latency_s + other.latency_s)
 
 
 def _all_to_all_sample(ranks: int, size: int, seconds: float) -> Sample:

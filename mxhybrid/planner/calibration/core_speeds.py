@@ -4,6 +4,8 @@ import statistics
 import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
+import numpy as np
+
 from ...job.job import Job
 from ..cluster.cluster_spec import Host
 from ..profiling.core_benchmark import CoreBenchmark, KernelTimes
@@ -34,15 +36,9 @@ def speeds_by_count(measured: Dict[int, float], cores: int) -> Tuple[float, ...]
     The time that work takes is interpolated linearly between the measured counts.  A core does not become faster when
     more of them are busy: a measurement that says so was disturbed, and the speed with fewer busy cores is returned.
     """
-    speeds: List[float] = []
     counts = sorted(measured)
-    for busy in range(1, cores + 1):
-        low = max([count for count in counts if count <= busy], default=counts[0])
-        high = min([count for count in counts if count >= busy], default=counts[-1])
-        fraction = (busy - low) / (high - low) if high > low else 0.0
-        speed = 1 / ((1 - fraction) / measured[low] + fraction / measured[high])
-        speeds.append(min([speed] + speeds[-1:]))
-    return tuple(speeds)
+    seconds = np.interp(range(1, cores + 1), counts, [1 / measured[count] for count in counts])
+    return tuple((1 / np.maximum.accumulate(seconds)).tolist())
 
 
 class CpuSeconds(NamedTuple):

@@ -127,9 +127,7 @@ def _mean_square(bucket: TokenBucket, latency: float, size: np.ndarray, readings
 
 def _line(size: np.ndarray, readings: np.ndarray) -> Tuple[float, float]:
     """Return the intercept, which may be negative, and the slope with the least squared relative error."""
-    weights = 1 / readings
-    intercept, slope = np.linalg.lstsq(np.stack([weights, size * weights], axis=1), np.ones_like(readings),
-                                       rcond=None)[0]
+    slope, intercept = np.polyfit(size, readings, 1, w=1 / readings)
     return float(intercept), float(slope)
 
 

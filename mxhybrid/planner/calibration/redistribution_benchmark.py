@@ -2,7 +2,6 @@
 import time
 from typing import Callable, List
 
-from ...job.job import Job
 from ...parallel.redistribution.worker_group import WorkerGroup
 from .cpu_meter import CpuMeter, Measurement
 from .redistribution_workload import RedistributionChain, Step
@@ -15,35 +14,35 @@ _PAUSE_S = 0.03
 #: Number of transfers of each size; fewer if the fastest ones differ by less than a share, or time is up.
 _ROUNDS, _STEADY_ROUNDS, _STEADY = 9, 3, 0.02
 
-#: Returns, for a number of columns, the function that describes each redistribution of a chain by its number.
-Steps = Callable[[int], Callable[[int], Step]]
-
 
 class RedistributionBenchmark:
-    """Times redistributions (every method is collective)."""
+    """Times redistributions (every method is collective).
 
-    def __init__(self, job: Job, workers: WorkerGroup, meter: CpuMeter):
-        self._ranks, self._workers, self._meter = job.num_workers, workers, meter
+    `step` describes each redistribution of a chain by its number, and `size` is the bytes that a rank sends in it.
+    """
 
-    def per_direction(self, steps: Steps, size: int, in_network: bool = False) -> Measurement:
-        """Return the time of one direction of a redistribution in which a rank sends `size` bytes.
+    def __init__(self, workers: WorkerGroup, meter: CpuMeter):
+        self._workers, self._meter = workers, meter
+
+    def per_direction(self, step: Callable[[int], Step], size: int, in_network: bool = False) -> Measurement:
+        """Return the time of one direction of a redistribution.
 
         It is the difference between a long and a short chain, by the difference of their lengths.
         """
         measurements = []
         for length in (1, CHAIN):
-            chain = self._chain(steps, size, length, CHAIN if in_network else 0)
+            chain = RedistributionChain(self._workers, size // 4, step, length, CHAIN if in_network else 0)
             measurements.append(self._meter.measure(chain.forward_and_backward))
             self._forget(chain)
         directions = 2 * (CHAIN - 1)
         return Measurement(*((long - short) / directions for short, long in zip(*measurements)))
 
-    def after_idle(self, steps: Steps, size: int) -> float:
+    def after_idle(self, step: Callable[[int], Step], size: int) -> float:
         """Return the seconds of the fastest of some transfers, each after a pause.
 
         Other programs can only make a transfer longer.
         """
-        chain = self._chain(steps, size, 1)
+        chain = RedistributionChain(self._workers, size // 4, step, 1)
         chain.forward()
         seconds: List[float] = []
         rounds = _STEADY_ROUNDS if self._meter.is_out_of_time() else _ROUNDS
@@ -61,10 +60,6 @@ class RedistributionBenchmark:
         began = time.perf_counter()
         chain.forward()
         return max(self._meter.allgather(time.perf_counter() - began))
-
-    def _chain(self, steps: Steps, size: int, length: int, layers: int = 0) -> RedistributionChain:
-        columns = size // 4
-        return RedistributionChain(self._workers, self._ranks, columns, steps(columns), length, layers)
 
     def _forget(self, chain: RedistributionChain) -> None:
         self._meter.barrier()

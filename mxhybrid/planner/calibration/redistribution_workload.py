@@ -53,8 +53,7 @@ class RedistributionChain:
     any, as in a network: then the data of redistributions are in no cache, and threads sleep.
     """
 
-    def __init__(self, workers: WorkerGroup, ranks: int, columns: int, step: Callable[[int], Step], length: int,
-                 layers: int = 0):
+    def __init__(self, workers: WorkerGroup, columns: int, step: Callable[[int], Step], length: int, layers: int = 0):
         first = workers.reserve_numbers(_NUMBERS)
         token, data = mx.sym.var('token', dtype='float32'), mx.sym.var('given', dtype='float32')
         self._nodes: List[RedistributionOperator] = []
@@ -68,8 +67,8 @@ class RedistributionChain:
                 data = _behind_a_layer(data, weight)
                 continue
             before, after = step(number)
-            redistribution = Redistribution(first + number, workers.rank,
-                                            Movement(Layout((ranks, columns), before), after, 'float32'), 'calibration')
+            movement = Movement(Layout((workers.size, columns), before), after, 'float32')
+            redistribution = Redistribution(first + number, workers.rank, movement, 'calibration')
             if redistribution.source is None:
                 return  # this rank is in none of the groups
             shape = shape or shape_of(redistribution.source)

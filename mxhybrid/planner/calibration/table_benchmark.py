@@ -15,8 +15,12 @@ ROW_BYTES = 4 * WIDTH
 SUMMED_ROWS = 64
 
 
-def _rows_of_ones(ids: Any, rows: int) -> Any:
-    """Return a row_sparse array of `rows` rows with ones in the rows `ids`."""
+def _own_rows(job: Job, rows: int, count: int) -> Any:
+    """Return a row_sparse array of `rows` rows with ones in `count` rows, or fewer if there are not enough, that no
+    other worker has, spread over the array.
+    """
+    own = np.arange(job.rank, rows, job.num_workers)
+    ids = np.sort(np.random.RandomState(job.rank).choice(own, min(count, len(own)), replace=False))
     return mx.nd.sparse.row_sparse_array((mx.nd.ones((len(ids), WIDTH), ctx=mx.cpu()),
                                           mx.nd.array(ids, ctx=mx.cpu(), dtype='int64')), shape=(rows, WIDTH))
 
@@ -34,7 +38,7 @@ class TableRows:
 
     def draw(self, count: int) -> None:
         """Choose the rows that are pushed from now on: each worker has others."""
-        self._rows = _rows_of_ones(own_ids(self._job, TABLE_ROWS, count), TABLE_ROWS)
+        self._rows = _own_rows(self._job, TABLE_ROWS, count)
 
     def push(self) -> None:
         """Push the rows (collective), and wait until they have arrived."""
@@ -66,7 +70,7 @@ class TableSums:
 
     def draw(self, count: int) -> None:
         """Choose the rows that have gradients from now on: each worker has others."""
-        self._gradient = _rows_of_ones(own_ids(self._job, self._table_rows, count), self._table_rows)
+        self._gradient = _own_rows(self._job, self._table_rows, count)
 
     def sum(self) -> None:
         """Sum the gradients, and pull the rows that any worker touched."""
@@ -74,9 +78,3 @@ class TableSums:
         out = mx.nd.sparse.zeros('row_sparse', (self._table_rows, WIDTH), ctx=mx.cpu())
         self._store.pull(self._name, out=out, ignore_sparse=False)
         out.data.wait_to_read()
-
-
-def own_ids(job: Job, rows: int, count: int) -> Any:
-    """Return `count` row ids, or fewer if there are not enough, that no other worker has, spread over a table."""
-    own = np.arange(job.rank, rows, job.num_workers)
-    return np.sort(np.random.RandomState(job.rank).choice(own, min(count, len(own)), replace=False)).astype(np.int64)

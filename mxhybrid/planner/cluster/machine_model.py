@@ -6,6 +6,9 @@ import numpy as np
 from ..simulator.resource_groups import ResourceGroup, TokenBucket
 from .cluster_spec import Cluster
 
+#: Sums of many numbers are rounded: a lower bound from such a sum is made smaller by this factor.
+_ROUNDING = 1 - 1e-9
+
 
 class Machine:
     """The resources of a cluster by number, and the ranks and hosts that use them.
@@ -57,14 +60,16 @@ class Machine:
         self.down = np.array([self._add(cluster.link, '%s receives' % host.name) for host in cluster.hosts])
         self.rates, self.bursts = np.array([(bucket.rate, bucket.burst) for bucket in self.resources]).T
 
-    def core_of(self, rank: int) -> int:
-        """Return the number of a rank's core; -1 for a rank below 0."""
-        return int(self.core[rank]) if rank >= 0 else -1
-
     def has_idle_core(self, rank: int, idle: Sequence[int]) -> bool:
         """Return whether a host has a core on which no rank computes, if some ranks are idle."""
         free_cores = {core for other, core in enumerate(self.core.tolist()) if self.host[other] == self.host[rank]}
         return bool(free_cores - {core for other, core in enumerate(self.core.tolist()) if other not in idle})
+
+    def least_seconds(self, load: np.ndarray) -> float:
+        """Return a lower bound of the time for the work of each resource: full buckets are spent at once, the rest at
+        the rate.
+        """
+        return float(((load - self.bursts) / self.rates).max()) * _ROUNDING
 
     def _add(self, bucket: TokenBucket, name: str) -> int:
         self.resources.append(bucket)

@@ -4,7 +4,6 @@ The kernels stand for the work of networks: a dense product, which is bound by a
 over memory that no cache holds.  Before and after a batch of timed operators, the benchmark shows whether the machine
 was quiet.
 """
-import math
 import statistics
 import time
 from typing import Any, Callable, Iterable, List, NamedTuple, Tuple
@@ -36,7 +35,7 @@ class KernelTimes(NamedTuple):
 
     def speed_relative_to(self, other: 'KernelTimes') -> float:
         """Return how many times as fast this core is as the other one: the geometric mean over all kernels."""
-        return math.exp(statistics.mean(math.log(theirs / mine) for mine, theirs in zip(self, other)))
+        return statistics.geometric_mean(theirs / mine for mine, theirs in zip(self, other))
 
     @property
     def rates(self) -> Tuple[float, float]:

@@ -44,20 +44,18 @@ class LocalProgram(NamedTuple):
 
 
 class _LocalNode:
-    """A redistribution that moves nothing."""
+    """A redistribution that moves nothing, with the methods of :class:`.RedistributionOperator`."""
 
     def __init__(self, redistribution: Redistribution, differentiable: bool, name: str):
         self.redistribution, self.differentiable, self.name = redistribution, differentiable, name
 
     def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
-        """See :meth:`.RedistributionOperator.symbol`."""
         if local is not None:  # it becomes an output, since the last token is one
             token = mx.sym.Group([token, local if self.differentiable else mx.sym.BlockGrad(local)])
         shape = self.redistribution.shapes[1]
         return token, None if shape is None else mx.sym.var(self.name, shape=shape, dtype=self.redistribution.dtype)
 
     def joint_norm(self, token: Any, data: Any, parameters: Any, norm: Any) -> Optional[Tuple[Any, Any, Any]]:
-        """See :meth:`.RedistributionOperator.joint_norm`."""
         return (token, *isolated_joint_norm(self.name, data, parameters, norm))
 
     def ending(self, received: Any) -> Any:
@@ -75,12 +73,10 @@ class _OneRank(Program):
     """
 
     def redistribute(self, local: Any, movement: Movement, operator: Operator, plain: bool = False) -> Any:
-        """See :meth:`mxhybrid.parallel.runtime.fetched_inputs.FetchedInputs.redistribute`."""
         return super().redistribute(local, movement._replace(needed=self._own(movement.needed)), operator, plain)
 
     def joint_norm(self, data: Any, parameters: Any, layout: Layout, needed: Dict[int, Box], operator: Operator,
                    norm: Any) -> Optional[Tuple[Any, Any]]:
-        """See :meth:`mxhybrid.parallel.runtime.fetched_inputs.FetchedInputs.joint_norm`."""
         return super().joint_norm(data, parameters, layout, self._own(needed), operator, norm)
 
     def _own(self, needed: Dict[int, Box]) -> Dict[int, Box]:

@@ -2,6 +2,7 @@
 
 They slow down what is timed, because they share processors, caches and memory with it; even its CPU time is too long.
 """
+import functools
 import os
 import time
 from typing import Callable, Iterable, Optional
@@ -16,15 +17,10 @@ _WORKING = (0, 1, 2, 7)
 
 
 def processor_seconds(processors: Iterable[int], root: str = '/') -> Optional[float]:
-    """Return the seconds that some processors have worked, for any program, since the machine started.
+    """Return the seconds that some processors have worked since the machine started; None if the kernel does not tell.
 
     - `processors`: their numbers.
     - `root`: the folder that has /proc.
-
-    Returns
-    -------
-    float or None
-        None if the kernel does not tell.
     """
     names = {'cpu%d' % number for number in processors}
     ticks = 0
@@ -48,12 +44,9 @@ class OtherPrograms:
     """
 
     def __init__(self, own_seconds: Callable[[], float] = time.process_time, root: str = '/'):
-        self._own_seconds, self._root = own_seconds, root
-        self._processors = sorted(os.sched_getaffinity(0))
+        self._own_seconds, self._processors = own_seconds, sorted(os.sched_getaffinity(0))
+        self._worked = functools.partial(processor_seconds, self._processors, root)
         self._began, self._own_before, self._all_before = time.perf_counter(), own_seconds(), self._worked()
-
-    def _worked(self) -> Optional[float]:
-        return processor_seconds(self._processors, self._root)
 
     def share(self) -> float:
         """Return a number from 0 to 1; 0 if the kernel does not tell how long processors have worked."""

@@ -22,7 +22,6 @@ FORMAT = 'mxhybrid.profiles 2'
 #: Sections of the file, with the number of values that each of their entries has.
 SECTIONS = {'parts': 4, 'programs': 2, 'reference': 3}
 
-
 #: Seconds that a writer waits for another one, which takes milliseconds.
 _LOCK_S = 5.0
 

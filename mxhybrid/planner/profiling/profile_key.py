@@ -16,12 +16,7 @@ from ...parallel.sharding.box import shape_of
 from ...parallel.sharding.split import OutputShard
 from .local_program import LocalProgram, ProgramInput, can_be_blocked
 from .roofline import COLLECTIVE
-from .single_operator import (
-    blocked_operators,
-    degrees_around,
-    placeholder_split,
-    single_operator_program,
-)
+from .single_operator import blocked_operators, degrees_around, placeholder_split, single_operator_program
 
 
 @functools.lru_cache(maxsize=None)

@@ -18,7 +18,6 @@ _FLOP_PER_S, _BYTES_PER_S = 1e11, 1e10
 #: Number of measured shards that an estimate is made from.
 _NEIGHBOURS = 3
 
-
 #: The end of the kind of shards that ranks compute together: its other letters are the operator.
 COLLECTIVE = '+'
 #: The kind of conversions between layouts of arrays.

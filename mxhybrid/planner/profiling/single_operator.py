@@ -30,7 +30,6 @@ class _PlaceholderSplit(Split):
         self._output_shard = output_shard
 
     def shards(self, shape: Any, grains: Any = ()) -> Dict[int, OutputShard]:
-        """See :meth:`Split.shards`."""
         output_shard, output_shards = self._output_shard, []
         for steps in itertools.product(*map(range, self.degrees)):
             box: Box = tuple((low + step * (high - low), high + step * (high - low))

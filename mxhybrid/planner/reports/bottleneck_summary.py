@@ -14,7 +14,6 @@ _SENTENCES = {
     'row_sum': ('is spent summing all rows of %s', 'give it another route'),
     'push': ('is spent pushing rows of %s', 'give it more partitions, or another route'),
     'pull': ('is spent pulling rows of %s', 'give it more partitions, or another route'),
-    'merge': ('is spent waiting for servers to update %s', 'give it more partitions'),
     'accumulate': ('is spent adding gradients of micro-batches of %s', 'take fewer micro-batches'),
     'update': ('is spent updating %s', ''),
     'step': ('is overhead of the store', ''),
@@ -27,7 +26,8 @@ _MOST_SENTENCES = 3
 
 def bottleneck_summary(path: Sequence[SimulatedTask], step_s: float, parts: Optional[Mapping[str, int]] = None,
                        ranks: int = 0, layers: Optional[Mapping[str, str]] = None) -> List[str]:
-    """Return the bottlenecks of a step, the largest first.
+    """Return the bottlenecks of a step: a line with the share of each group, then a sentence for each of the largest
+    bottlenecks, for example ``'62 % of the step is spent summing gradients of fc6_weight: split fc6'``.
 
     Each moment of the step counts for the task of the path that began last, so that the latency of a message counts for
     the message.
@@ -38,12 +38,6 @@ def bottleneck_summary(path: Sequence[SimulatedTask], step_s: float, parts: Opti
       worth splitting.
     - `ranks`: the number of all ranks.
     - `layers`: by label of weights: the layer to split, if that reduces their sums and updates.
-
-    Returns
-    -------
-    list of str
-        A line with the share of each group, then a sentence for each of the largest bottlenecks, for example ``'62 % of
-        the step is spent summing gradients of fc6_weight: split fc6'``.
     """
     shares = critical_path_shares(path, step_s)
     if not shares:

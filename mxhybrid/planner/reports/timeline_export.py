@@ -13,7 +13,7 @@ from ..task_graph.simulated_tasks import TASK_GROUPS, TASK_KINDS, SimulatedTask,
 FIRST_PID = 1_000_000
 
 #: Groups of tasks that occupy a rank's core from begin to end; traces show other kinds as operations, as a job's do.
-_COMPUTING = ('compute', 'update', 'step', 'merge')
+_COMPUTING = ('compute', 'update', 'step')
 
 #: Maximal number of rows of a chart, and the share of the step from which on a task is labelled.
 _MAX_ROWS, _LABELLED_SHARE = 64, 0.04

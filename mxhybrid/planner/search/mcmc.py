@@ -21,7 +21,8 @@ from typing import Callable, Dict, Hashable, List, Mapping, NamedTuple, Optional
 
 from ...base.errors import InputError
 from .gc_control import paused_gc
-from .search_problem import Assignment, ParetoFront, Point, SearchProblem
+from .pareto_front import Assignment, ParetoFront, Point
+from .plan_evaluator import PlanEvaluator
 
 #: 1 / beta at the start of each wave, in units of the mean slowdown of slower proposals; and its share of that at the
 #: end of the wave.
@@ -79,7 +80,6 @@ class Chain(NamedTuple):
     seconds: float
     best: float
     proposals: int
-    accepted: int
     #: Why it ended: 'seconds', 'proposals', 'patience'; 'stopped' by the watcher; 'no choice' where there is none; or
     #: 'same' where another chain has the same start.
     ended: str
@@ -103,7 +103,7 @@ class SearchResult(NamedTuple):
 Watcher = Callable[[Progress], Optional[bool]]
 
 
-def run_chains(problem: SearchProblem, starts: Mapping[str, Assignment], limits: SearchLimits, seed: int = 0,
+def run_chains(problem: PlanEvaluator, starts: Mapping[str, Assignment], limits: SearchLimits, seed: int = 0,
                watcher: Optional[Watcher] = None) -> SearchResult:
     """Search by a chain from each of several plans.
 
@@ -127,7 +127,7 @@ def run_chains(problem: SearchProblem, starts: Mapping[str, Assignment], limits:
         for number, (name, assignment) in enumerate(starts.items()):
             if assignment in runners:
                 seconds = runners[assignment].seconds
-                repeated.append(Chain(name, seconds, seconds, 0, 0, 'same'))
+                repeated.append(Chain(name, seconds, seconds, 0, 'same'))
                 continue
             source = random.Random('%d/%d' % (seed, number))
             runners[assignment] = _ChainRunner(record, name, assignment, source, watcher)
@@ -142,7 +142,7 @@ def run_chains(problem: SearchProblem, starts: Mapping[str, Assignment], limits:
 class SearchRecord:
     """A record of all plans that were seen, and of the budget."""
 
-    def __init__(self, problem: SearchProblem, limits: SearchLimits):
+    def __init__(self, problem: PlanEvaluator, limits: SearchLimits):
         self.problem = problem
         self.limits = limits
         self.proposals = 0
@@ -225,8 +225,7 @@ class _ChainRunner:
     def run(self, end_s: float, most_proposals: float) -> Chain:
         """Run until some seconds of the search, or for some proposals."""
         wave = max(_MIN_WAVE, _WAVE * self._groups)
-        proposals = accepted = 0
-        last_gain = 0
+        proposals = last_gain = 0
         ended = self._end(0, 0, end_s, most_proposals)
         while not ended:
             if proposals % wave == 0:
@@ -236,14 +235,14 @@ class _ChainRunner:
             proposals += 1
             self._record.proposals += 1
             best = self._best
-            accepted += self._try(self._draw(), temperature)
+            self._try(self._draw(), temperature)
             if self._best < best:
                 last_gain = proposals
             if self._watcher is not None:
                 self._record.is_stopped |= bool(self._watcher(Progress(
                     self._name, self._record.proposals, self._record.elapsed, self._record.best)))
             ended = self._end(proposals, proposals - last_gain, end_s, most_proposals)
-        return Chain(self._name, self.seconds, self._best, proposals, accepted, ended)
+        return Chain(self._name, self.seconds, self._best, proposals, ended)
 
     def _end(self, proposals: int, without_gain: int, end_s: float, most_proposals: float) -> str:
         """Return why the chain ends now; an empty string if it goes on."""
@@ -259,8 +258,8 @@ class _ChainRunner:
         self._seconds = self._problem.begin(self._best_assignment)
         self._bytes = self._problem.memory()
 
-    def _try(self, changes: Dict[int, Hashable], temperature: float) -> bool:
-        """Propose changes; return whether they were accepted."""
+    def _try(self, changes: Dict[int, Hashable], temperature: float) -> None:
+        """Propose changes, and accept or reject them."""
         # Accepting with the probability exp(-beta * slowdown) is to accept a slowdown below a random number of the
         # exponential distribution, divided by beta.
         exponential = -math.log(1 - self._random.random())
@@ -276,7 +275,7 @@ class _ChainRunner:
             self._log_slowdowns += math.log(slowdown)
         if not seconds <= self._acceptable_seconds(size_bytes, most_seconds):
             self._problem.reject()
-            return False
+            return
         self._problem.accept()
         self._seconds, self._bytes = seconds, size_bytes
         for operator, choice in changes.items():
@@ -285,7 +284,6 @@ class _ChainRunner:
         if seconds < self._best if fits else math.isinf(self._best):
             self._best_assignment = tuple(self._current)
             self._best = seconds if fits else math.inf
-        return True
 
     def _acceptable_seconds(self, size_bytes: float, most_seconds: float) -> float:
         """Return the seconds up to which a proposal of this size is accepted.

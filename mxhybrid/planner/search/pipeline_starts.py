@@ -45,9 +45,6 @@ class _TensorParallel(Plan):
         model = min(self._model, ranks)
         if model == 1:
             return data_parallel().resolve(graph, dimensions, ranks)
-        if ranks % model:
-            raise InputError('plan: a stage of %d ranks cannot have model groups of %d: give a divisor of %d'
-                             % (ranks, model, ranks))
         return megatron(model, ranks // model).resolve(graph, dimensions, ranks)
 
 

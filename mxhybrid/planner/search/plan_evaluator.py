@@ -1,5 +1,5 @@
 """The evaluation of plans by simulation, for a search."""
-from typing import Any, Dict, Hashable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Hashable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -8,23 +8,21 @@ from ...parallel.sharding.split import Split
 from ..simulator.simulation import Simulation
 from ..task_graph.operator_tasks import OperatorTasks
 from ..task_graph.step_tasks import StepTasks
-from .search_problem import Limit
+from .pareto_front import Assignment
 from .search_space import SearchSpace
-
-#: A plan as a search has it: the splits of deciding operators in their order, then the route of each table.
-Decisions = Tuple[Any, ...]
 
 
 class PlanEvaluator:
-    """A :class:`.search_problem.SearchProblem` that simulates a single step, by itself.
+    """Simulates a single step, by itself, for proposals of a search.
 
-    Its operators are those of :attr:`SearchSpace.deciding`, then the tables.
+    A proposal consists of some changes to the assignment of the last :meth:`begin` or :meth:`accept`; it is accepted or
+    rejected before the next one.  The operators are those of :attr:`SearchSpace.deciding`, then the tables.
     """
 
     def __init__(self, model: OperatorTasks, space: SearchSpace):
         self._model, self._space = model, space
         self._simulation = Simulation(model.machine.resources, groups=model.machine.groups)
-        self._step_tasks: Optional[StepTasks] = None
+        self._step_tasks: StepTasks
         self._splits: Dict[int, Split] = {}
         self._tables: Dict[str, TablePlan] = {}
         self._first_table = len(space.deciding)
@@ -54,24 +52,24 @@ class PlanEvaluator:
         """Return the operators that are the same in repeated blocks, the operator itself included."""
         return self._group_of.get(operator, (operator,))
 
-    def decisions(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None) -> Decisions:
+    def decisions(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None) -> Assignment:
         """Return the decisions of a whole plan; tables that it leaves open are as the store chooses."""
         return tuple(splits[number] for number in self._space.deciding) + tuple(
             self._model.weights.table_plan(name, tables or {}) for name in self._space.tables)
 
-    def splits(self, decisions: Decisions) -> Dict[int, Split]:
+    def splits(self, decisions: Assignment) -> Dict[int, Split]:
         """Return the splits of the whole plan."""
         return self._space.complete(dict(zip(self._space.deciding, decisions)))
 
-    def tables(self, decisions: Decisions) -> Dict[str, TablePlan]:
+    def tables(self, decisions: Assignment) -> Dict[str, TablePlan]:
         """Return the routes of all tables, by the names of their parameters."""
         return dict(zip(self._space.tables, decisions[self._first_table:]))
 
-    def begin(self, assignment: Decisions) -> float:
+    def begin(self, assignment: Assignment) -> float:
         """Begin at a plan; return the seconds of a step."""
         splits, tables = self.splits(assignment), self.tables(assignment)
         former, self._splits, self._tables = self._splits, splits, dict(tables)
-        if self._step_tasks is None:
+        if not former:
             self._step_tasks = StepTasks(self._model, splits, 1, tables)
             return self._simulation.run(self._step_tasks.blocks.values())
         changed = {number: split for number, split in splits.items() if split != former[number]}
@@ -79,9 +77,12 @@ class PlanEvaluator:
         assert blocks is not None
         return self._simulation.propose(blocks)
 
-    def propose(self, changes: Mapping[int, Any], limit: Optional[Limit] = None) -> float:
-        """Propose other decisions; return the seconds of a step, see :class:`~.search_problem.SearchProblem`."""
-        assert self._step_tasks is not None
+    def propose(self, changes: Mapping[int, Any], limit: Optional[Callable[[float], float]] = None) -> float:
+        """Propose other choices for some operators; return the seconds of a step.
+
+        - `limit`: returns the largest seconds of interest, given the bytes of the fullest rank.  For a step that takes
+          longer, the result may be any number between the limit and the time of the step.
+        """
         first_table = self._first_table
         changed = self._space.propagate(self._splits, {self._space.deciding[index]: split
                                                        for index, split in changes.items() if index < first_table})
@@ -103,26 +104,22 @@ class PlanEvaluator:
 
     def accept(self) -> None:
         """Accept the last proposal: the next one departs from it."""
-        self._before = {}, {}
 
     def reject(self) -> None:
         """Reject the last proposal."""
-        assert self._step_tasks is not None
         splits, tables = self._before
         self._splits.update(splits)
         self._tables.update(tables)
         self._step_tasks.rollback()
         if self._is_simulated:
             self._simulation.rollback()
-        self._before = {}, {}
 
     def memory(self) -> float:
-        """Return the bytes of the fullest rank."""
-        assert self._step_tasks is not None
+        """Return the bytes of the fullest rank, after the last :meth:`begin` or :meth:`propose`."""
         return float(self._step_tasks.memory.max())
 
 
-def random_decisions(space: SearchSpace, draws: Sequence[float]) -> Decisions:
+def random_decisions(space: SearchSpace, draws: Sequence[float]) -> Assignment:
     """Return the decisions that random numbers from 0 to 1 choose, one number for each decision."""
     candidates: List[Sequence[Hashable]] = [space.candidates(number) for number in space.deciding]
     candidates += [space.table_candidates(name) for name in space.tables]

@@ -7,20 +7,7 @@ place of repeated blocks, such as the layers of a Transformer, are groups.
 import collections
 import itertools
 import math
-from typing import (
-    Any,
-    Dict,
-    Hashable,
-    Iterator,
-    List,
-    Mapping,
-    MutableMapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Dict, Hashable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ...base.settings import TablePlan
 from ...parallel.ops.following import followed_split
@@ -139,7 +126,7 @@ class SearchSpace:
         if 1 < shards < self._ranks:
             yield spread(shards, self._ranks)
 
-    def propagate(self, splits: MutableMapping[int, Split], decided: Mapping[int, Split]) -> Dict[int, Split]:
+    def propagate(self, splits: Dict[int, Split], decided: Mapping[int, Split]) -> Dict[int, Split]:
         """Return the splits that change with new splits of some operators: these, and the splits of their followers."""
         changed = dict(decided)
         for number in self._reached(decided):
@@ -231,39 +218,25 @@ def _degrees(shards: int, limits: Sequence[int]) -> Iterator[Tuple[int, ...]]:
 
 
 def _factors(number: int, count: int) -> Iterator[Tuple[int, ...]]:
-    """Yield the tuples of factors above one, in every order, that multiply to a number."""
-    if count == 1:
-        if number > 1:
-            yield (number,)
-        return
-    for factor in range(2, number):
-        if number % factor == 0:
-            for rest in _factors(number // factor, count - 1):
-                yield (factor,) + rest
+    """Return the tuples of factors above one, in every order, that multiply to a number."""
+    divisors = [divisor for divisor in range(2, number + 1) if number % divisor == 0]
+    return (factors for factors in itertools.product(divisors, repeat=count) if math.prod(factors) == number)
 
 
 class _Repeat(NamedTuple):
-    """Some blocks of `period` operators, which begin at `first` and follow each other."""
+    """Some blocks of `period` operators, which begin at `first`, follow each other and end before `end`."""
 
     first: int
     period: int
-    blocks: int
-
-    @property
-    def end(self) -> int:
-        """The position after the last block."""
-        return self.first + self.period * self.blocks
+    end: int
 
 
 def repeated_groups(keys: Sequence[Hashable]) -> List[List[int]]:
     """Return the groups of positions that are at the same place of repeated blocks; all others are groups of one.
 
-    - `keys`: a key of each operator, in order; operators with equal keys are the same.
+    Every position is in one group; groups are in the order of their first position.
 
-    Returns
-    -------
-    list of list of int
-        Every position is in one group; groups are in the order of their first position.
+    - `keys`: a key of each operator, in order; operators with equal keys are the same.
     """
     # The repeat that covers most operators comes first: layers, before the equal projections inside a layer.
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
@@ -291,5 +264,6 @@ def _repeats(sequence: Sequence[int], low: int, high: int) -> Iterator[_Repeat]:
                 matching += 1
                 continue
             if matching >= period:
-                yield _Repeat(position - matching, period, matching // period + 1)
+                first = position - matching
+                yield _Repeat(first, period, first + period * (matching // period + 1))
             matching = 0

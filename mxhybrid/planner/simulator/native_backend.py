@@ -6,7 +6,7 @@ import ctypes
 import functools
 import os
 import weakref
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class _PlannerTimeline(ctypes.Structure):
 
 
 class NativeTaskTable(TaskTable):
-    """A task table that compiled code changes, see :func:`load_task_table`."""
+    """A task table that compiled code changes, by a library from :func:`planner_library`."""
 
     def __init__(self, library: Any, blocks: Sequence[TaskBlock], expected: Sequence[TaskBlock] = ()):
         super().__init__(blocks, expected)
@@ -111,37 +111,6 @@ def _native_timeline(timeline: Timeline) -> Any:
     return _filled(_PlannerTimeline, timeline, timeline.stride, len(timeline.dispatched))
 
 
-def load_task_table(library: Any) -> Any:
-    """Declare the arguments of a library's functions for :class:`NativeTaskTable`; return the library."""
-    for name, result, arguments in (
-            ('new', _POINTER, [_POINTER]), ('delete', None, [_POINTER]), ('rollback', _I64, [_POINTER]),
-            ('replace', _I64, [_POINTER, _POINTER, _I64, _POINTER])):
-        function = getattr(library, 'planner_table_' + name)
-        function.restype, function.argtypes = result, arguments
-    return library
-
-
-def load_event_loop(library: Any) -> Callable[..., int]:
-    """Return a library's event loop as :attr:`SimulatorBackend.simulate`."""
-    function = library.planner_simulate
-    function.restype = _I64
-    function.argtypes = [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _I64, ctypes.c_double, ctypes.c_double]
-
-    def simulate(table: NativeTaskTable, rates: ResourceRates, before: Optional[Timeline], timeline: Timeline,
-                 changed: np.ndarray, first_removed: float, limit: float) -> int:
-        changed = np.ascontiguousarray(changed, np.int64)
-        dispatched = function(
-            ctypes.byref(table.native),
-            ctypes.byref(_filled(_PlannerRates, rates, len(rates.rate), rates.slowdowns.shape[2])),
-            None if before is None else ctypes.byref(_native_timeline(before)),
-            ctypes.byref(_native_timeline(timeline)), changed.ctypes.data, len(changed), first_removed, limit)
-        if dispatched < 0:
-            raise MemoryError('no memory to simulate %d tasks' % table.live_tasks)
-        return dispatched
-
-    return simulate
-
-
 @functools.lru_cache(maxsize=None)
 def native_backend(path: str = '') -> SimulatorBackend:
     """Return the compiled backend, of the package's library or of another one by its path.
@@ -149,17 +118,38 @@ def native_backend(path: str = '') -> SimulatorBackend:
     Raises SettingError if there is no such library.
     """
     library = planner_library(path)
-    return SimulatorBackend(functools.partial(NativeTaskTable, load_task_table(library)), load_event_loop(library))
+
+    def simulate(table: NativeTaskTable, rates: ResourceRates, before: Optional[Timeline], timeline: Timeline,
+                 changed: np.ndarray, first_removed: float, limit: float) -> int:
+        changed = np.ascontiguousarray(changed, np.int64)
+        dispatched = library.planner_simulate(
+            ctypes.byref(table.native),
+            ctypes.byref(_filled(_PlannerRates, rates, len(rates.rate), rates.slowdowns.shape[2])),
+            None if before is None else ctypes.byref(_native_timeline(before)),
+            ctypes.byref(_native_timeline(timeline)), changed.ctypes.data, len(changed), first_removed, limit)
+        if dispatched < 0:
+            raise MemoryError('no memory to simulate %d tasks' % table.live_tasks)
+        return dispatched
+    return SimulatorBackend(functools.partial(NativeTaskTable, library), simulate)
 
 
 #: The version that ``planner_version()`` of ``src/event_loop.cc`` has to return.
 _VERSION = 11
+#: The types of the result and of the arguments of the library's functions.
+_FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
+    'table_new': (_POINTER, [_POINTER]), 'table_delete': (None, [_POINTER]), 'table_rollback': (_I64, [_POINTER]),
+    'table_replace': (_I64, [_POINTER, _POINTER, _I64, _POINTER]),
+    'simulate': (_I64, [_POINTER] * 5 + [_I64, ctypes.c_double, ctypes.c_double]),
+    'coverage': (_I64, [_POINTER] * 2), 'transfers': (_I64, [_POINTER, _I64, _POINTER, _POINTER]),
+    'redistributions': (_I64, [_POINTER] * 3 + [_I64] * 3 + [_POINTER]),
+    'collective_operator': (_I64, [_POINTER] * 4 + [_I64] * 3 + [_POINTER] * 3),
+    'group_sums': (_I64, [_POINTER] * 4 + [_I64, _POINTER]), 'add_load': (_I64, [_POINTER, _I64, _POINTER])}
 _REMEDY = 'install g++, then reinstall mxhybrid with pip install --force-reinstall --no-deps'
 
 
 @functools.lru_cache(maxsize=None)
 def planner_library(path: str = '') -> Any:
-    """Load the library that ``setup.py`` compiled, or another one by its path.
+    """Load the library that ``setup.py`` compiled, or another one by its path, and declare its functions.
 
     Raises SettingError if the library is missing, cannot be loaded, or is of another version.
     """
@@ -168,7 +158,11 @@ def planner_library(path: str = '') -> Any:
         raise SettingError('planner: its compiled library _simulate*.so is missing from %s, because there was no g++ '
                            'when mxhybrid was installed: %s' % (os.path.dirname(__file__), _REMEDY))
     try:
-        return CompiledLibrary(paths[0], 'planner_version', _VERSION)
+        library = CompiledLibrary(paths[0], 'planner_version', _VERSION)
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(library, 'planner_' + name)
+            function.restype, function.argtypes = result, arguments
+        return library
     except StaleLibraryError as error:
         raise SettingError('planner: its compiled library %s' % error) from error
     except OSError as error:

@@ -32,9 +32,6 @@ from .resource_groups import ResourceGroup, ResourceRates, TokenBucket, group_ar
 from .task_block import TaskBlock, format_keys, key_and_index
 from .task_table import TaskTable, Timeline, default_stride
 
-#: Reasons why a task started when it did, see :class:`PathTask`.
-START, AFTER, RESOURCE = 'start', 'after', 'resource'
-
 
 class BlockTimes(NamedTuple):
     """The times of a block's tasks, in seconds; arrays of shape (tasks,)."""
@@ -52,9 +49,6 @@ class PathTask(NamedTuple):
     #: In seconds.
     start: float
     end: float
-    #: The last thing that the task waited for: ``'after'``: its predecessor, which is the task before it in the path;
-    #: ``'resource'``: a resource, which the task before it in the path used; ``'start'``: nothing.
-    why: str
 
 
 class Simulation:
@@ -88,23 +82,13 @@ class Simulation:
         self._can_roll_back = False
 
     @property
-    def tasks(self) -> int:
-        """The number of tasks."""
-        return self._table.live_tasks if self._table else 0
-
-    @property
     def seconds(self) -> float:
         """The end of the last task."""
         self._checked_table()
         return float(self._current.finish[0])
 
     def run(self, blocks: Iterable[TaskBlock]) -> float:
-        """Simulate all tasks of some blocks.
-
-        Returns
-        -------
-        float
-            The end of the last task, in seconds.
+        """Simulate all tasks of some blocks; return the end of the last one, in seconds.
 
         Raises InputError if two blocks have the same key, a resource does not exist, or tasks wait for each other.
         Then the former simulation stays.
@@ -128,11 +112,8 @@ class Simulation:
         - `limit`: in seconds.  The simulation ends early where its result is known to be above the limit; then
           :meth:`rollback` has to follow, and tasks that wait for each other may go unnoticed.
 
-        Returns
-        -------
-        float
-            The value that :meth:`run` returns for all current blocks, to the last bit; above `limit`, some lower bound
-            of it that is also above the limit.
+        Returns what :meth:`run` returns for all current blocks, to the last bit; above `limit`, some lower bound of it
+        that is also above the limit.
 
         Raises InputError as for :meth:`run`, and for a block under the key of another one.  Then nothing has changed.
         """
@@ -171,13 +152,8 @@ class Simulation:
         table.rollback()
         self._current, self._spare, self._can_roll_back = self._spare, self._current, False
 
-    def blocks(self) -> List[TaskBlock]:
-        """Return the current blocks, in the order in which they were added."""
-        table = self._checked_table()
-        return [table.blocks[key] for key in table.spans()]
-
     def timeline(self) -> Dict[int, BlockTimes]:
-        """Return the times of the tasks of each block, by key."""
+        """Return the times of the tasks of each block, by key, in the order in which blocks were added."""
         spans, events = self._checked_table().spans(), self._current.events
         return {key: BlockTimes(events['start'][span].copy(), events['end'][span].copy())
                 for key, span in spans.items()}
@@ -204,8 +180,9 @@ class Simulation:
 
     def _compact(self, expected: Sequence[TaskBlock]) -> TaskTable:
         """Copy the live blocks to a new table, with room for expected ones; return it."""
-        live = self._checked_table().live()
-        table = self._backend.table(self.blocks(), expected)
+        full = self._checked_table()
+        live = full.live()
+        table = self._backend.table([full.blocks[key] for key in full.spans()], expected)
         current, spare = self._new_timelines(table, self._current.stride)
         current.events[:table.used] = self._current.events[live]
         for name in ('dispatched', 'last_ready', 'states', 'snapshots', 'finish'):
@@ -243,28 +220,27 @@ class _CriticalPath:
         task: Optional[int] = self._first_dispatched(last_tasks)
         path = []
         while task is not None:
-            previous, why = self._waited_for(task)
             path.append(PathTask(*key_and_index(int(self._tasks['order'][task])), float(events['start'][task]),
-                                 float(events['end'][task]), why))
-            task = previous
+                                 float(events['end'][task])))
+            task = self._waited_for(task)
         return path[::-1]
 
     def _first_dispatched(self, tasks: np.ndarray) -> int:
         return int(tasks[self._events['position'][tasks].argmin()])
 
-    def _waited_for(self, task: int) -> Tuple[Optional[int], str]:
-        """Return the task that a task waited for, if there is one, and why."""
+    def _waited_for(self, task: int) -> Optional[int]:
+        """Return the last task that a task waited for: a predecessor, or the task that used its resource before."""
         events, record = self._events, self._tasks[task]
         if events['start'][task] > events['ready'][task]:
             resources = [resource for resource in (record['resource'], record['second']) if resource >= 0]
             users = np.concatenate([self._earlier_users(resource, task) for resource in resources])
             ends = np.where(events['end'][users] <= events['start'][task], events['end'][users], -1.0)
             # High-priority tasks delay tasks that had not begun: then no task ends just when this one starts.
-            return self._first_dispatched(users[ends == ends.max()]), RESOURCE
+            return self._first_dispatched(users[ends == ends.max()])
         start, stop = _range_of(self._targets, task)
         sources = self._sources[start:stop]
         last = sources[events['end'][sources] + self._tasks['latency'][sources] == events['ready'][task]]
-        return (self._first_dispatched(last), AFTER) if len(last) else (None, START)
+        return self._first_dispatched(last) if len(last) else None
 
     def _earlier_users(self, resource: int, task: int) -> np.ndarray:
         """Return the tasks that were dispatched before a task on a resource."""

@@ -25,20 +25,14 @@ class Dependencies:
     """Pairs of a task that waits and an output of another block that it waits for, in arrays of equal length.
 
     - `tasks`, `outputs`: numpy.ndarray of int32
+    - `addresses`: the arrays and their length, as compiled code takes them.
     """
 
-    __slots__ = ('tasks', 'outputs', '_addresses')
+    __slots__ = ('tasks', 'outputs', 'addresses')
 
     def __init__(self, tasks: np.ndarray, outputs: np.ndarray):
         self.tasks, self.outputs = np.ascontiguousarray(tasks, np.int32), np.ascontiguousarray(outputs, np.int32)
-        self._addresses: Tuple[int, ...] = ()
-
-    @property
-    def addresses(self) -> Tuple[int, ...]:
-        """The arrays and their length, as compiled code takes them."""
-        if not self._addresses:
-            self._addresses = array_address(self.tasks), array_address(self.outputs), len(self.tasks)
-        return self._addresses
+        self.addresses = array_address(self.tasks), array_address(self.outputs), len(self.tasks)
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -54,20 +48,16 @@ class BlockInput(NamedTuple):
     offset: int = 0
 
 
-class TaskBlock:
-    """Tasks that are added and removed together, such as those of an operator or of a redistribution.  Immutable.
+class TaskBlock(NamedTuple):
+    """Tasks that are added and removed together, such as those of an operator or of a redistribution."""
 
-    - `key`: at least 0 and less than 2**40; a simulation has at most one block of each key.  Tasks that are ready at
-      the same moment are dispatched in order of key, then of index.
-    - `content`: tasks, successors in the block, and outputs; perhaps those of another block, too.
-    - `inputs`: the dependencies on other blocks.  A block that does not exist, or has no such output, is not waited
-      for.
-    """
-
-    __slots__ = ('key', 'content', 'inputs')
-
-    def __init__(self, key: int, content: 'BlockContent', inputs: List[BlockInput]):
-        self.key, self.content, self.inputs = key, content, inputs
+    #: At least 0 and less than 2**40; a simulation has at most one block of each key.  Tasks that are ready at the same
+    #: moment are dispatched in order of key, then of index.
+    key: int
+    #: Tasks, successors in the block, and outputs; perhaps those of another block, too.
+    content: 'BlockContent'
+    #: The dependencies on other blocks.  A block that does not exist, or has no such output, is not waited for.
+    inputs: List[BlockInput]
 
     @property
     def size(self) -> int:
@@ -83,24 +73,20 @@ class BlockContent:
     - `output_tasks` (numpy.ndarray of int32): the task of each output, -1 for none; the last element stands for all
       larger outputs.
     - `size`: the number of tasks.
-    - `max_resource`: the largest number of a resource; -1 for none.
+    - `max_resource`: the largest number of a resource; -1 for none.  It is found in the tasks if it is not known.
+    - `addresses`: the arrays of tasks, successors and outputs, and their lengths, as compiled code takes them.
     """
 
-    __slots__ = ('tasks', 'successors', 'output_tasks', 'size', 'max_resource', '_addresses')
+    __slots__ = ('tasks', 'successors', 'output_tasks', 'size', 'max_resource', 'addresses')
 
-    def __init__(self, tasks: np.ndarray, successors: np.ndarray, output_tasks: np.ndarray):
+    def __init__(self, tasks: np.ndarray, successors: np.ndarray, output_tasks: np.ndarray,
+                 max_resource: Optional[int] = None):
         self.tasks, self.successors, self.output_tasks, self.size = tasks, successors, output_tasks, len(tasks)
-        self.max_resource = max(int(tasks['resource'].max()), int(tasks['second'].max())) if self.size else -1
-        self._addresses: Tuple[int, ...] = ()
-
-    @classmethod
-    def from_arrays(cls, tasks: np.ndarray, successors: np.ndarray, output_tasks: np.ndarray, max_resource: int
-                    ) -> 'BlockContent':
-        """Return the content of arrays from compiled code, which knows the largest resource."""
-        content = cls.__new__(cls)
-        content.tasks, content.successors, content.output_tasks = tasks, successors, output_tasks
-        content.size, content.max_resource, content._addresses = len(tasks), max_resource, ()
-        return content
+        if max_resource is None:
+            max_resource = max(int(tasks['resource'].max()), int(tasks['second'].max())) if self.size else -1
+        self.max_resource = max_resource
+        self.addresses = (array_address(tasks), array_address(successors), array_address(output_tasks), len(tasks),
+                          len(successors), len(output_tasks))
 
     def with_work(self, work: np.ndarray, arithmetic: Optional[np.ndarray] = None) -> 'BlockContent':
         """Return the same tasks with other work, and with another share of arithmetic if one is given."""
@@ -108,16 +94,7 @@ class BlockContent:
         tasks['work'] = work
         if arithmetic is not None:
             tasks['arithmetic'] = arithmetic
-        return BlockContent.from_arrays(tasks, self.successors, self.output_tasks, self.max_resource)
-
-    @property
-    def addresses(self) -> Tuple[int, ...]:
-        """The arrays of tasks, successors and outputs, and their lengths, as compiled code takes them."""
-        if not self._addresses:
-            tasks, successors, output_tasks = self.tasks, self.successors, self.output_tasks
-            self._addresses = (array_address(tasks), array_address(successors), array_address(output_tasks), len(tasks),
-                               len(successors), len(output_tasks))
-        return self._addresses
+        return BlockContent(tasks, self.successors, self.output_tasks, self.max_resource)
 
 
 def output_table(outputs: np.ndarray, tasks: np.ndarray) -> np.ndarray:

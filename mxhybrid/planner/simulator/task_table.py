@@ -65,13 +65,7 @@ class TaskTable:
         return int(self.counts[4])
 
     def replace(self, blocks: Mapping[int, Optional[TaskBlock]]) -> Optional[Replacement]:
-        """Replace the blocks of some keys; None removes a block.
-
-        Returns
-        -------
-        Replacement or None
-            None where the arrays are full; then nothing has changed.
-        """
+        """Replace the blocks of some keys, None to remove one; return None, and change nothing, if arrays are full."""
         replacement = self._replace(blocks)
         if replacement is not None:
             self._previous = {key: self.blocks.get(key) for key in blocks}

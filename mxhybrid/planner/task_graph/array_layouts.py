@@ -29,10 +29,8 @@ class _NormConversions(NamedTuple):
     is_made_blocked: bool
     #: Whether the output is read in a blocked layout.
     is_read_blocked: bool
-    #: Whether the output is read in a blocked layout if a pooling is part of the BatchNorm.
-    pooled_is_read_blocked: bool
-    #: Whether there is such a pooling.
-    pools: bool
+    #: The same if a pooling is part of the BatchNorm; None if there is no such pooling.
+    pooled_is_read_blocked: Optional[bool]
 
 
 class ArrayLayouts:
@@ -42,16 +40,15 @@ class ArrayLayouts:
     that alone reads it, and a pooling that alone reads these (see
     :meth:`mxhybrid.parallel.runtime.rank_program.Program.rectifier_of` and `pooling_of`).
 
-    - `conversions`: by default no array is in a blocked layout.
     """
 
-    def __init__(self, dataflow: Dataflow, conversions: Optional[Conversions] = None):
+    def __init__(self, dataflow: Dataflow, conversions: Conversions):
         self._graph, self._conversions = dataflow.graph, conversions
         #: By number of a relu or a pooling: the BatchNorm that it alone reads.
         self._norm_of: Dict[int, Operator] = {}
         #: By number of a BatchNorm: its conversions.
         self._around: Dict[int, _NormConversions] = {}
-        self._blocked = blocked = set() if conversions is None else conversions.blocked
+        self._blocked = blocked = conversions.blocked
         for norm in self._graph.computing:
             if norm.op != 'BatchNorm' or norm.number not in dataflow.learning or \
                     self._graph.dtypes[norm.number, 0] != np.float32:
@@ -63,7 +60,7 @@ class ArrayLayouts:
                     self._norm_of[part.number] = norm
             self._around[norm.number] = _NormConversions(
                 norm.inputs[0][0] in blocked, _is_read_by(dataflow, last, blocked),
-                pooling is not None and _is_read_by(dataflow, pooling, blocked), pooling is not None)
+                None if pooling is None else _is_read_by(dataflow, pooling, blocked))
 
     def key(self, number: int) -> Tuple[bool, Optional[_NormConversions]]:
         """Return a key of the conversions around an operator: with equal keys and shards they take the same time."""
@@ -94,17 +91,16 @@ class ArrayLayouts:
     def array_seconds(self, boxes: RankBoxes, speed: np.ndarray) -> np.ndarray:
         """Return the seconds of a conversion of each rank's array, by rank, on cores of some speeds."""
         seconds = np.zeros(len(speed))
-        if self._conversions is not None:
-            shapes = (boxes.boxes[:, :, 1] - boxes.boxes[:, :, 0]).tolist()
-            seconds[boxes.ranks] = [self._conversions.seconds(tuple(shape)) for shape in shapes]
+        shapes = (boxes.boxes[:, :, 1] - boxes.boxes[:, :, 0]).tolist()
+        seconds[boxes.ranks] = [self._conversions.seconds(tuple(shape)) for shape in shapes]
         return seconds / speed
 
     def conversion_seconds(self, number: int, shape: Tuple[int, ...]) -> Tuple[float, float]:
         """Return the seconds of conversions around a shard of a joint BatchNorm, forward and backward; 0 for others."""
         around = self._around.get(number)
-        if self._conversions is None or around is None:
+        if around is None:
             return 0.0, 0.0
-        is_pooled = around.pools and not any(length % 2 for length in shape[2:])
+        is_pooled = around.pooled_is_read_blocked is not None and not any(length % 2 for length in shape[2:])
         output_shape = shape[:2] + tuple(length // 2 for length in shape[2:]) if is_pooled else shape
         is_read_blocked = around.pooled_is_read_blocked if is_pooled else around.is_read_blocked
         # Its time contains the conversion of its input.  The output is converted for its reader, the gradient of the

@@ -16,9 +16,6 @@ class Memo:
         self._results: Dict[Any, Any] = {}
         self._older: Dict[Any, Any] = {}
 
-    def __len__(self) -> int:
-        return len(self._results)
-
     def once(self, key: Any, make: Callable[..., Any], *args: Any) -> Any:
         """Return the result of a key; call a function to make it if it is missing."""
         result = self._results.get(key)

@@ -15,22 +15,16 @@ from ...parallel.sharding.layout import Layout, owners
 from ...parallel.sharding.split import OutputShard, Split
 from ...parallel.sharding.sum_steps import sum_pieces
 from ..cluster.machine_model import Machine
+from ..simulator.native_backend import planner_library
 from .array_layouts import ArrayLayouts, Conversions
 from .dataflow import SCRIPT, Dataflow
 from .dynamic_tables import DynamicTable, add_table_tasks
 from .memo import Memo
 from .operator_shards import OperatorShards, ShardedOperator, SplitOperator
 from .redistribution import RankBoxes, Redistribution, Transfers, boxes_by_rank, interned_boxes
-from .task_builder import ComputeTasks, Endpoints, TaskBuilder, TaskSubgraph
-from .transfer_tasks import TransferTasks, load_transfer_tasks
+from .task_builder import Endpoints, TaskBuilder, TaskSubgraph, compute_tasks
+from .transfer_tasks import TransferTasks
 from .weight_tasks import WeightArrays, WeightTasks
-
-#: Returns the seconds of an operator's shard, forward and backward, on the core that operators were timed on.  They are
-#: the same for shards that read and make boxes of the same shapes.  The last argument is the shard by the operator's
-#: rule.
-ShardTime = Callable[[Operator, OutputShard, OperatorShard], Tuple[float, float]]
-#: Returns the share of an operator's shard that is bound by arithmetic; memory bounds the rest.
-ArithmeticShare = Callable[[Operator, OperatorShard], float]
 
 #: The share of a collective operator's time before its shards exchange data: one pass over its input of about two and a
 #: half.
@@ -54,15 +48,16 @@ class Flow:
 class OperatorTimes(NamedTuple):
     """The times of a network's operators."""
 
-    #: See :data:`ShardTime`.
-    shard_time: ShardTime
-    #: Returns a key of an operator: shards of operators with the same key take the same time.  By default each operator
-    #: has a key of its own.
-    alike: Optional[Callable[[Operator], Any]] = None
-    #: The conversions between layouts of arrays.  By default they take no time.
-    conversions: Optional[Conversions] = None
-    #: See :data:`ArithmeticShare`.  By default all work is bound by memory.
-    arithmetic_share: Optional[ArithmeticShare] = None
+    #: Returns the seconds of an operator's shard, forward and backward, on the core that operators were timed on.  They
+    #: are the same for shards that read and make boxes of the same shapes.  The last argument is the shard by the
+    #: operator's rule.
+    shard_time: Callable[[Operator, OutputShard, OperatorShard], Tuple[float, float]]
+    #: Returns a key of an operator: shards of operators with the same key take the same time.
+    alike: Callable[[Operator], Any]
+    #: The conversions between layouts of arrays.
+    conversions: Conversions
+    #: Returns the share of an operator's shard that is bound by arithmetic; memory bounds the rest.
+    arithmetic_share: Callable[[Operator, OperatorShard], float]
 
 
 class OperatorTasks:
@@ -82,7 +77,7 @@ class OperatorTasks:
         self._arithmetic_share = arithmetic_share if machine.groups else None
         self._layouts = ArrayLayouts(dataflow, conversions)
         self.graph = dataflow.graph
-        self._transfer_tasks = transfer_tasks or TransferTasks(machine, load_transfer_tasks())
+        self._transfer_tasks = transfer_tasks or TransferTasks(machine, planner_library())
         self.memo = Memo(machine.ranks)
         self.weights = WeightTasks(dataflow, machine, self._transfer_tasks, self.memo, self._sharded, arrays)
         self._all_ranks = range(machine.ranks)
@@ -96,8 +91,7 @@ class OperatorTasks:
         numbers = {}
         #: A number for each class of operators with the same shards that also take the same time.
         self._alike = {operator.number: numbers.setdefault(
-            (operator.number in dataflow.learning, self._layouts.key(operator.number), alike(operator)) if alike
-            else operator.number, len(numbers))
+            (operator.number in dataflow.learning, self._layouts.key(operator.number), alike(operator)), len(numbers))
                        for operator in self.graph.computing}
         shares = dataflow.shares
         self._data_boxes = {entry: RankBoxes.from_boxes(boxes) for entry, boxes in shares.inputs.items()}
@@ -180,8 +174,9 @@ class OperatorTasks:
         sharded, seconds = self._sharded(number, split), self._seconds(number, split, backward)
         kind, inner = 'backward' if backward else 'forward', sharded.shards.inner
         if inner is None:
-            tasks = self.memo.once(('compute', kind, split.ranks), ComputeTasks, self.machine, kind, sharded.ranks)
-            return tasks.with_seconds(seconds, self._arithmetic(number, split))
+            subgraph = self.memo.once(('compute', kind, split.ranks), compute_tasks, self.machine, kind, split.ranks)
+            work = seconds / self.machine.speed[sharded.ranks]
+            return subgraph._replace(content=subgraph.content.with_work(work, self._arithmetic(number, split)))
         share_before = 1 - _SHARE_BEFORE_REDISTRIBUTION if backward else _SHARE_BEFORE_REDISTRIBUTION
         held, needed = sharded.on_ranks(inner.held), sharded.on_ranks(inner.needed)
         return self._transfer_tasks.collective_operator(
@@ -321,7 +316,7 @@ class OperatorTasks:
         numbers = np.arange(2 * self.machine.ranks, dtype=np.int32)
         entries = Endpoints(numbers // self.machine.ranks, numbers % self.machine.ranks,
                             np.array(loop + starts, np.int32))
-        return TaskSubgraph(tasks, entries, Endpoints.by_rank(dict(enumerate(ends))))
+        return tasks.subgraph(entries, Endpoints.by_rank(dict(enumerate(ends))))
 
     def load(self, subgraphs: Sequence[TaskSubgraph]) -> np.ndarray:
         """Return the work of each resource, in its units, without high-priority tasks, which delay no others."""

@@ -69,10 +69,6 @@ class PipelineTasks(GradientBuckets):
         self.keys = {name: number for number, name in enumerate(names)}
         self.blocks = {block.key: block for step in range(steps) for block in self._blocks(step)}
 
-    def tasks(self, key: int) -> Any:
-        """Return the tasks of the block of a key."""
-        return self._subgraphs[list(self.keys)[key % len(self.keys)]].tasks
-
     def held_outputs(self, number: int) -> int:
         """Return the number of micro-batches whose outputs of an operator its ranks hold at most."""
         return self._alive[number] if number in self._dataflow.learning else 1
@@ -186,7 +182,7 @@ class PipelineTasks(GradientBuckets):
         loop = {rank: tasks.spend('step', rank, cost.seconds(int(trained[rank]), 0), cost.latency_s)
                 for rank in range(self._ranks)}
         ends = Endpoints.by_rank(loop)
-        return TaskSubgraph(tasks, ends, ends)
+        return tasks.subgraph(ends, ends)
 
     def _wait_for_input(self, endpoints: Endpoints, entry: Entry, reader: Tuple[int, int], micro_batch: int) -> _Wait:
         if entry not in self._flows:
@@ -257,7 +253,7 @@ class PipelineTasks(GradientBuckets):
         tasks, cost = TaskBuilder(self._model.machine), self._model.machine.cluster.costs['update']
         ends = Endpoints.by_rank({rank: tasks.spend('accumulate', rank, cost.seconds(1, _ADDED * itemsize * size))
                                   for rank, size in zip(boxes.ranks.tolist(), boxes.sizes().tolist())})
-        return TaskSubgraph(tasks, ends, ends)
+        return tasks.subgraph(ends, ends)
 
     def _add_weight(self, name: str) -> None:
         names = self.summed_with(name)

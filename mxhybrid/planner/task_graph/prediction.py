@@ -1,4 +1,5 @@
 """The prediction of a training step with a plan, by simulation."""
+import functools
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -14,6 +15,7 @@ from .operator_tasks import OperatorTasks
 from .pipeline_tasks import PipelineTasks
 from .simulated_tasks import TABLES_LABEL, SimulatedTask, Where
 from .step_tasks import StepTasks
+from .task_builder import kind_and_rank
 
 #: The number of steps that are simulated one after the other, and the index of the step that is reported: it begins
 #: while the step before it is under way, and the next one begins while it is.
@@ -39,9 +41,10 @@ class _SimulatedSteps:
         factor = dict(zip(('forward', 'backward'), scale)).get(kind, 1.0)
         if factor == 1.0:
             return block
-        tasks, work = self.step_tasks.tasks(block.key), block.content.tasks['work'].copy()
-        work[[tasks.kind(index) == kind for index in range(block.size)]] *= factor
-        return TaskBlock(block.key, block.content.with_work(work), block.inputs)
+        tasks = block.content.tasks
+        is_of_kind = [kind_and_rank(code)[0] == kind for code in tasks['kind_code'].tolist()]
+        return TaskBlock(block.key, block.content.with_work(np.where(is_of_kind, factor, 1.0) * tasks['work']),
+                         block.inputs)
 
     def end(self, step: int) -> float:
         """Return the end of a step, in seconds."""
@@ -79,20 +82,18 @@ class Prediction:
                   make_tasks: Callable[[], Union[StepTasks, PipelineTasks]], scale: ProgramScale = (1.0, 1.0)) -> None:
         self._model, self._splits = model, splits
         self._make_steps = lambda: _SimulatedSteps(model, make_tasks(), scale)
-        self._cached_steps: Optional[_SimulatedSteps] = None
         steps = self._make_steps()
         self.memory = steps.step_tasks.memory
         self._begin = steps.end(_REPORTED_STEP - 1)
         self.seconds = steps.end(_REPORTED_STEP) - self._begin
 
+    @functools.cached_property
     def _steps(self) -> _SimulatedSteps:
-        if self._cached_steps is None:
-            self._cached_steps = self._make_steps()
-        return self._cached_steps
+        return self._make_steps()
 
     def tasks(self) -> List[SimulatedTask]:
         """Return the tasks of a step in order of their starts, without those that take no time."""
-        steps, tasks = self._steps(), []
+        steps, tasks = self._steps, []
         for key, times in steps.times.items():
             if key // len(steps.names) == _REPORTED_STEP:
                 tasks += [self._task(key, index, start, end) for index, (start, end) in
@@ -101,27 +102,27 @@ class Prediction:
 
     def critical_path(self) -> Sequence[SimulatedTask]:
         """Return the tasks that the end of a step waits for, from the end of the step before."""
-        end, path = self._begin + self.seconds, self._steps().simulation.critical_path()
+        end, path = self._begin + self.seconds, self._steps.simulation.critical_path()
         return [self._task(task.key, task.task, task.start, task.end)
                 for task in path if task.end > self._begin and task.start < end]
 
     def _task(self, key: int, index: int, start: float, end: float) -> SimulatedTask:
-        steps, machine = self._steps(), self._model.machine
-        tasks = steps.step_tasks.tasks(key)
+        steps, machine = self._steps, self._model.machine
+        task = steps.step_tasks.blocks[key].content.tasks[index]
         block_kind, item = steps.names[key % len(steps.names)][:2]
-        kind = tasks.kind(index)
+        kind, rank = kind_and_rank(int(task['kind_code']))
         if block_kind in ('redistribution_back', 'output_back'):
             kind = 'redistribution_back'
         elif kind == 'redistribution' and block_kind in ('forward', 'backward'):
             kind = 'redistribution_within' if block_kind == 'forward' else 'redistribution_within_back'
         elif kind == 'sum' and not steps.step_tasks.is_in_bucket(item):
             kind = 'group_sum'
-        resource, rank = tasks.resource[index], tasks.rank(index)
-        if resource >= 0 and resource == machine.core_of(rank):
+        resource = int(task['resource'])
+        if rank >= 0 and resource == machine.core[rank]:
             where: Where = rank
         else:
             where = machine.names[resource] if resource >= 0 else 'memory'
-        size_bytes = int(tasks.work[index]) if isinstance(where, str) and resource >= 0 else 0
+        size_bytes = int(task['work']) if isinstance(where, str) and resource >= 0 else 0
         label = TABLES_LABEL if block_kind == 'step' and kind != 'step' else self._label(block_kind, item)
         return SimulatedTask(label, where, start - self._begin, end - self._begin, kind,
                              size_bytes)
@@ -133,7 +134,7 @@ class Prediction:
         if block_kind == 'accumulate':
             return str(item)
         if block_kind == 'weight':
-            return self._steps().step_tasks.label_of(item)
+            return self._steps.step_tasks.label_of(item)
         number = item[0] if isinstance(item, tuple) else item
         return graph.label(graph.operators[number])
 
@@ -142,7 +143,7 @@ class Prediction:
 
         It is the layer of the largest weight; layers whose weights stay whole when they are split are left out.
         """
-        step_tasks, dataflow, graph, layers = self._steps().step_tasks, self._model.dataflow, self._model.graph, {}
+        step_tasks, dataflow, graph, layers = self._steps.step_tasks, self._model.dataflow, self._model.graph, {}
         for name in dataflow.trained:
             largest = max(step_tasks.summed_with(name), key=lambda weight: np.prod(graph.parameters[weight]))
             operator = graph.operators[dataflow.readers[largest][0].number]
@@ -173,7 +174,7 @@ class Prediction:
         operators = {number: self._model.operator(number, split) for number, split in self._splits.items()}
         shards = {name: weights.shards(name, [operators[reader.number] for reader in readers])
                   for name, readers in dataflow.readers.items()}
-        held_outputs = self._steps().step_tasks.held_outputs
+        held_outputs = self._steps.step_tasks.held_outputs
         return {graph.label(graph.operators[number]): float(operator.output_bytes.max() * held_outputs(number) + sum(
             shards[name].bytes.max() for name in dataflow.kept_of.get(number, ())))
                 for number, operator in operators.items()}

@@ -22,12 +22,10 @@ class RankBoxes:
     - `id`: a number that no other object ever has.
     """
 
-    __slots__ = ('ranks', 'boxes', 'id', 'native', '_addresses', '_by_rank')
+    __slots__ = ('ranks', 'boxes', 'id', '_addresses', '_by_rank')
 
     def __init__(self, ranks: np.ndarray, boxes: np.ndarray):
         self.ranks, self.boxes, self.id = ranks, boxes, next(_IDS)
-        #: The structure for compiled code, which :mod:`~.transfer_tasks` makes.
-        self.native: Any = None
         self._addresses: Tuple[int, ...] = ()
         self._by_rank: Dict[int, Box] = {}
 
@@ -82,20 +80,14 @@ class Transfers:
 
     - `sources`, `targets` (numpy.ndarray of int32): ranks; a source is never its target.
     - `elements`: numpy.ndarray of int64
+    - `addresses`: the arrays and their length, as compiled code takes them.
     """
 
     def __init__(self, sources: np.ndarray, targets: np.ndarray, elements: np.ndarray):
-        self.sources, self.targets = np.asarray(sources, np.int32), np.asarray(targets, np.int32)
-        self.elements = np.asarray(elements, np.int64)
-        self._addresses: Tuple[int, ...] = ()
-
-    @property
-    def addresses(self) -> Tuple[int, ...]:
-        """The arrays and their length, as compiled code takes them."""
-        if not self._addresses:
-            self._addresses = (array_address(self.sources), array_address(self.targets), array_address(self.elements),
-                               len(self.sources))
-        return self._addresses
+        self.sources, self.targets = (np.ascontiguousarray(ranks, np.int32) for ranks in (sources, targets))
+        self.elements = np.ascontiguousarray(elements, np.int64)
+        self.addresses = (array_address(self.sources), array_address(self.targets), array_address(self.elements),
+                          len(self.sources))
 
     def __len__(self) -> int:
         return len(self.sources)

@@ -51,7 +51,6 @@ TASK_KINDS = {
     'row_sum': TaskKind('allreduce rows of %s', 'allreduce', 'row_sum'),
     'push': TaskKind('push %s', 'push', 'push'),
     'pull': TaskKind('rows of %s', 'servers', 'pull'),
-    'merge': TaskKind('merge %s', 'merge', 'merge'),
     'accumulate': TaskKind('add gradients of %s', 'compute', 'accumulate'),
     'update': TaskKind('update %s', 'update', 'update'),
     'step': TaskKind('%s', 'step', 'step'),
@@ -61,7 +60,7 @@ TASK_KINDS = {
 TASK_GROUPS = {'compute': 'computing', 'redistribution': 'redistributions',
                'within': 'redistributions within operators',
                'sum': 'sums of gradients', 'gather': 'gathers of weights', 'row_sum': 'sums of rows',
-               'push': 'pushed rows', 'pull': 'pulled rows', 'merge': 'updates in servers',
+               'push': 'pushed rows', 'pull': 'pulled rows',
                'accumulate': 'adding gradients of micro-batches', 'update': 'updates', 'step': 'overhead of the store'}
 
 

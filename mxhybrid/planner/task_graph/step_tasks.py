@@ -11,7 +11,7 @@ from .dataflow import SCRIPT
 from .gradient_buckets import GradientBuckets, filled_buckets
 from .operator_shards import SplitOperator
 from .operator_tasks import Flow, OperatorTasks
-from .task_builder import Endpoints, ResourceLoad, TaskSubgraph
+from .task_builder import Endpoints, TaskSubgraph
 from .weight_tasks import WeightShards
 
 #: Tasks of a block that wait, the key of the block that they wait for, and the unit of its endpoints.
@@ -79,8 +79,8 @@ class StepTasks(GradientBuckets):
         self.blocks: Dict[int, TaskBlock] = {}
         self.memory = model.table_bytes.copy()
         self.least_seconds = 0.0
-        #: The load of cores by operators, and the load of all resources.
-        self._compute_load, self._load = ResourceLoad(model.machine), ResourceLoad(model.machine)
+        #: By resource: the work of operators, and all work; without high-priority tasks, which delay no others.
+        self._compute_load = self._load = np.zeros(len(model.machine.resources))
         #: By rank: the number of its shards of operators; and the ranks without any.
         self._shard_counts, self._idle = np.zeros(self._ranks, int), tuple(range(self._ranks))
         self._saved: Optional[_Saved] = None
@@ -107,10 +107,6 @@ class StepTasks(GradientBuckets):
         """Return the key of a block; keys ascend in the order in which the script asks for blocks."""
         return self.keys[kind, item] + step * len(self.keys)
 
-    def tasks(self, key: int) -> Any:
-        """Return the tasks of the block of a key."""
-        return self._built[key].subgraph.tasks
-
     def held_outputs(self, number: int) -> int:
         """Return how often the outputs of an operator are in memory at the same time."""
         return 1
@@ -128,14 +124,10 @@ class StepTasks(GradientBuckets):
                 ) -> Optional[Dict[int, Optional[TaskBlock]]]:
         """Change the splits of some operators, and the routes of some tables.
 
-        - `limit`: called as soon as :attr:`memory` is known; returns seconds of all steps.  The proposal ends early
-          where it is known to take longer.
+        Returns by key the blocks that have changed, None for those that were removed.  Returns None instead where the
+        proposal takes longer than the limit, at least :attr:`least_seconds`; then :meth:`rollback` has to follow.
 
-        Returns
-        -------
-        dict of int to TaskBlock or None, or None
-            By key: the blocks that have changed, None for those that were removed.  None instead where the proposal
-            takes longer than the limit, at least :attr:`least_seconds`; then :meth:`rollback` has to follow.
+        - `limit`: called as soon as :attr:`memory` is known; returns seconds of all steps.
         """
         changed = {number: split for number, split in splits.items()
                    if number not in self._operators or self._operators[number].split != split}
@@ -157,7 +149,7 @@ class StepTasks(GradientBuckets):
         if self._idle != saved.idle:
             names[('step', None)] = None
         most_seconds = np.inf if limit is None else limit()
-        self.least_seconds = self._compute_load.least_seconds()
+        self.least_seconds = self._model.machine.least_seconds(self._compute_load)
         if self.least_seconds > most_seconds:
             return None
         for entry in entries:
@@ -177,8 +169,8 @@ class StepTasks(GradientBuckets):
         added = [change.spec.subgraph for change in changes
                  if change.spec is not None and change.spec.subgraph is not None]
         removed = [change.before.subgraph for change in changes if change.before is not None]
-        self._load = self._load.plus([self._model.load(added) - self._model.load(removed)])
-        self.least_seconds = self._load.least_seconds()
+        self._load = self._load + (self._model.load(added) - self._model.load(removed))
+        self.least_seconds = self._model.machine.least_seconds(self._load)
         return None if self.least_seconds > most_seconds else self._build(changes, saved)
 
     def _apply(self, changed: Mapping[int, Split], names: Iterable[str], tables: Mapping[str, TablePlan],
@@ -195,7 +187,8 @@ class StepTasks(GradientBuckets):
             self.memory += operator.output_bytes
             self._shard_counts[list(split.ranks)] += 1
             added_loads.append(operator.load)
-        self._compute_load = self._compute_load.plus(removed_loads, -self._steps).plus(added_loads, self._steps)
+        for times, loads in ((-self._steps, removed_loads), (self._steps, added_loads)):
+            self._compute_load = self._compute_load + times * np.sum(loads, axis=0)
         for name in names:
             former, shards = self._weights.get(name), model.weights.shards(name, self._readers(name))
             if shards is not former:
@@ -245,8 +238,9 @@ class StepTasks(GradientBuckets):
                 blocks[key] = None
             else:
                 assert spec.subgraph is not None
-                block = TaskBlock(key, spec.subgraph.content, self._block_inputs(spec.waits()))
-                blocks[key] = self.blocks[key] = block
+                inputs = [BlockInput(other_key, endpoints.dependencies, unit * self._ranks)
+                          for endpoints, other_key, unit in spec.waits() if len(endpoints.tasks)]
+                blocks[key] = self.blocks[key] = TaskBlock(key, spec.subgraph.content, inputs)
                 self._built[key] = BuiltBlock(spec.wait_key, spec.subgraph)
         return blocks
 
@@ -280,11 +274,6 @@ class StepTasks(GradientBuckets):
     def _producer_and_readers(self, entry: Entry) -> List[Optional[SplitOperator]]:
         return [self._operators.get(entry[0]), *[self._operators.get(number)
                                                  for number, _ in self._dataflow.consumers[entry]]]
-
-    def _block_inputs(self, waits: List[Wait]) -> List[BlockInput]:
-        ranks = self._ranks
-        return [BlockInput(key, endpoints.dependencies, unit * ranks) for endpoints, key, unit in waits
-                if len(endpoints.tasks)]
 
     def _wait_for_input(self, endpoints: Endpoints, entry: Entry, reader: Tuple[int, int], step: int) -> Wait:
         """Return the wait of tasks for an output that they read."""
@@ -393,8 +382,8 @@ class _Saved(NamedTuple):
     replicated: Set[str]
     buckets: Dict[str, Tuple[str, ...]]
     memory: np.ndarray
-    compute_load: ResourceLoad
-    load: ResourceLoad
+    compute_load: np.ndarray
+    load: np.ndarray
     shard_counts: np.ndarray
     idle: Tuple[int, ...]
 

@@ -1,17 +1,15 @@
 """The tasks of redistributions and of sums within groups of ranks, built by ``src/transfer_tasks.cc``."""
 import array
 import ctypes
-import functools
 from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 
 from ..cluster.cluster_spec import TransferCost
 from ..cluster.machine_model import Machine
-from ..simulator.native_backend import planner_library
 from ..simulator.task_block import TASK, BlockContent, array_address
 from .redistribution import RankBoxes, Redistribution, Transfers
-from .task_builder import Endpoints, TaskSubgraph, TaskView, kind_code
+from .task_builder import Endpoints, TaskSubgraph, kind_code
 
 _POINTER, _I64, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
@@ -43,7 +41,7 @@ class _PlannerSubgraph(ctypes.Structure):
 
 
 class TransferTasks:
-    """A builder of the tasks of transfers on a machine, by a library from :func:`load_transfer_tasks`."""
+    """A builder of the tasks of transfers on a machine, by a library from :func:`.planner_library`."""
 
     def __init__(self, machine: Machine, library: Any):
         self._machine, self._library, costs = machine, library, machine.cluster.costs
@@ -149,9 +147,8 @@ class TransferTasks:
             arrays.append(numbers[start:start + size])
             start += size
         successors, output_tasks, *endpoints = arrays
-        content = BlockContent.from_arrays(tasks, successors, output_tasks, native.max_resource)
-        return TaskSubgraph.from_content(TaskView(self._machine, tasks, successors), content, Endpoints(*endpoints[:3]),
-                                         Endpoints(*endpoints[3:]))
+        return TaskSubgraph(BlockContent(tasks, successors, output_tasks, native.max_resource),
+                            Endpoints(*endpoints[:3]), Endpoints(*endpoints[3:]))
 
 
 def _checked(count: int) -> int:
@@ -165,26 +162,4 @@ def _native_cost(cost: TransferCost, kind: str) -> _PlannerCost:
 
 
 def _native_boxes(boxes: RankBoxes) -> Any:
-    if boxes.native is None:
-        boxes.native = ctypes.byref(_PlannerRankBoxes(*boxes.addresses))
-    return boxes.native
-
-
-@functools.lru_cache(maxsize=None)
-def load_transfer_tasks(path: str = '') -> Any:
-    """Return the planner's library, or another one by its path, with the arguments of its functions declared.
-
-    Raises SettingError if there is no such library.
-    """
-    library = planner_library(path)
-    functions: Tuple[Tuple[str, Sequence[Any]], ...] = (
-        ('coverage', [_POINTER] * 2), ('transfers', [_POINTER, _I64, _POINTER, _POINTER]),
-        ('redistributions', [_POINTER, _POINTER, _POINTER, _I64, _I64, _I64, _POINTER]),
-        ('collective_operator', [_POINTER, _POINTER, _POINTER, _POINTER, _I64, _I64, _I64, _POINTER, _POINTER,
-                                 _POINTER]),
-        ('group_sums', [_POINTER, _POINTER, _POINTER, _POINTER, _I64, _POINTER]),
-        ('add_load', [_POINTER, _I64, _POINTER]))
-    for name, arguments in functions:
-        function = getattr(library, 'planner_' + name)
-        function.restype, function.argtypes = _I64, arguments
-    return library
+    return ctypes.byref(_PlannerRankBoxes(*boxes.addresses))

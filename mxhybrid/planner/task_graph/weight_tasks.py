@@ -18,18 +18,15 @@ from .task_builder import Endpoints, TaskBuilder, TaskSubgraph
 from .transfer_tasks import TransferTasks
 
 
-class WeightShards:
-    """The shards of a weight on ranks; weights of the same size share them.
+class WeightShards(NamedTuple):
+    """The shards of a weight on ranks; weights of the same size share them."""
 
-    - `boxes`: the box that each rank holds.
-    - `bytes`: by rank: the bytes of the shard, and where it is trained of its gradient and the states of the optimizer.
-    - `is_replicated`: whether every rank holds the whole weight.
-    """
-
-    __slots__ = ('boxes', 'bytes', 'is_replicated')
-
-    def __init__(self, boxes: RankBoxes, size_bytes: np.ndarray, is_replicated: bool):
-        self.boxes, self.bytes, self.is_replicated = boxes, size_bytes, is_replicated
+    #: The box that each rank holds.
+    boxes: RankBoxes
+    #: By rank: the bytes of the shard, and where it is trained of its gradient and the states of the optimizer.
+    bytes: np.ndarray
+    #: Whether every rank holds the whole weight.
+    is_replicated: bool
 
 
 class WeightArrays(NamedTuple):
@@ -141,7 +138,7 @@ class WeightTasks:
         update_s = costs['update'].seconds(count, size_bytes)
         if ranks == 1:
             update = Endpoints.by_rank({0: tasks.spend('update', 0, update_s)})
-            return TaskSubgraph(tasks, update, update)
+            return tasks.subgraph(update, update)
         if not self._arrays.shards_updates:
             return self._with_updates(tasks, *self._sum(tasks, 'sum', size_bytes), update_s)
         # A reduce-scatter of gradients, an update of a part of the weights on each rank, and an allgather of weights.
@@ -152,7 +149,7 @@ class WeightTasks:
         updates = [tasks.spend('update', rank, update_s, after=scattered) for rank in self._all_ranks]
         gathered = self._allreduce(tasks, 'gather', updates, size_bytes, 1)
         receive = {rank: tasks.spend('gather', rank, half_s, after=gathered) for rank in self._all_ranks}
-        return TaskSubgraph(tasks, Endpoints.by_rank(send), Endpoints.by_rank(receive))
+        return tasks.subgraph(Endpoints.by_rank(send), Endpoints.by_rank(receive))
 
     def _sum(self, tasks: TaskBuilder, kind: str, size_bytes: float) -> Tuple[Dict[int, int], Dict[int, int]]:
         """Add a sum over all ranks; return the first and the last task of each rank."""
@@ -166,7 +163,7 @@ class WeightTasks:
                       ) -> TaskSubgraph:
         """Return the tasks, with an update on each rank after its last one."""
         updates = {rank: tasks.spend('update', rank, update_s, after=[last[rank]]) for rank in self._all_ranks}
-        return TaskSubgraph(tasks, Endpoints.by_rank(first), Endpoints.by_rank(updates))
+        return tasks.subgraph(Endpoints.by_rank(first), Endpoints.by_rank(updates))
 
     def _allreduce(self, tasks: TaskBuilder, kind: str, before: List[int], size_bytes: float, rounds: int = 2
                    ) -> List[int]:

@@ -32,7 +32,7 @@ def communication(workload: str, batch: int, cluster: Cluster) -> Dict[str, Any]
         choice = 'model' if layer.kind == 'dense' else 'batch'
         split += layer_times(layer, batch, grid, links)[choice].seconds
         if layer.kind != 'other':
-            split += redistribution_time(before, choice, layer, batch, grid, links).seconds if before else 0.0
+            split += redistribution_time(before, choice, layer, batch, grid, links) if before else 0.0
             before = choice
     return {'data': pure_batch(layers, batch, cluster.ranks, links).seconds, 'split': split,
             'alpha_s': links.alpha_s, 'bytes_per_s': links.bytes_per_s}

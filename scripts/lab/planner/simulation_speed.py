@@ -46,7 +46,8 @@ def measure(step, times, proposals):
             simulation.rollback()
         proposal_s.append(end - start)
         rollback_s.append(time.process_time() - end)
-    return simulation.tasks, build_s, run_s, empty_s, statistics.mean(proposal_s), statistics.mean(rollback_s)
+    tasks = sum(block.size for block in blocks)
+    return tasks, build_s, run_s, empty_s, statistics.mean(proposal_s), statistics.mean(rollback_s)
 
 
 def main():

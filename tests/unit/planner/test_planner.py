@@ -19,7 +19,7 @@ from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.profiling.timer import PassSeconds
 from mxhybrid.planner.reports import prediction_table as prediction_table_module
 from mxhybrid.planner.reports.prediction_table import plan_report, prediction_summary, prediction_table
-from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks, OperatorTimes
+from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.prediction import Prediction
 from tests.helpers.planned_networks import BATCH, Times, cluster, gpt, make_planner, mixture, network, transformer
 
@@ -234,13 +234,15 @@ def test_like_operators_are_predicted_once_and_equally():
     net.initialize()
     net_planner = Planner(net, (BATCH, 16), cluster(4, rate=1e6), Times())
     asked, seconds = {}, {}
-    for name, alike in (('each', None), ('alike', ProfileKeys(net_planner.graph, collectives()).operator_key)):
+    keys = ProfileKeys(net_planner.graph, collectives())
+    for name, alike in (('each', lambda operator: operator.number), ('alike', keys.operator_key)):
         asked[name] = []
 
         def shard_time(operator, output_shard, part, name=name):
             asked[name].append((operator.number, output_shard))
             return Times().shard_seconds(net_planner.graph, operator, output_shard)
-        model = OperatorTasks(net_planner.model.dataflow, net_planner.model.machine, OperatorTimes(shard_time, alike))
+        times = net_planner._times(net_planner.graph, False)._replace(shard_time=shard_time, alike=alike)
+        model = OperatorTasks(net_planner.model.dataflow, net_planner.model.machine, times)
         seconds[name] = [Prediction(model, net_planner.splits(plan)).seconds for plan in net_planner.starts().values()]
     assert seconds['alike'] == seconds['each']
     # Through the first layer no gradient goes back.

@@ -9,8 +9,7 @@
 
 #include "ready_tasks.h"
 #include "resources.h"
-#include "task_table.h"
-#include "timeline.h"
+#include "simulation_structs.h"
 
 namespace {
 

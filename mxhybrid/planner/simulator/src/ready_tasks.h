@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "resources.h"
-#include "task.h"
+#include "simulation_structs.h"
 
 // Unnamed, since one source file includes this header: the compiler then inlines functions that are called once.
 namespace {

@@ -8,8 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "task.h"
-#include "timeline.h"
+#include "simulation_structs.h"
 
 // Unnamed, since one source file includes this header: the compiler then inlines functions that are called once.
 namespace {

@@ -1,22 +1,13 @@
 // Replaces blocks of tasks in the arrays of a TaskTable. tests/oracles/task_table.py does the same in Python, and
 // writes the same arrays, to the last bit.
 
-#include "task_table.h"
-
 #include <algorithm>
 #include <new>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
-// Laid out as the structure of the same name of native_backend.py: arrays with enough capacity, and their used lengths.
-extern "C" {
-
-struct PlannerReplacement {
-  int64_t* changed;
-  int64_t* removed;
-  int64_t changed_count, removed_count, first_new;
-};
-}
+#include "simulation_structs.h"
 
 namespace {
 
@@ -150,12 +141,10 @@ class TaskTable {
   // Finds the keys of blocks whose outer successors change: first the replaced blocks, then those that old or new
   // blocks depend on.
   void find_affected(const std::vector<TaskBlock>& blocks) {
-    ++round_;
     affected_.clear();
-    const auto add = [this](int64_t key) {
-      int64_t& last_round = affected_in_round_[key];
-      if (last_round != round_) affected_.push_back(key);
-      last_round = round_;
+    std::unordered_set<int64_t> known;
+    const auto add = [&](int64_t key) {
+      if (known.insert(key).second) affected_.push_back(key);
     };
     for (const TaskBlock& block : blocks) add(block.key);
     replaced_count_ = affected_.size();
@@ -325,9 +314,6 @@ class TaskTable {
   // The keys of the blocks that the last replacement affected, those that it replaced first, and the number of those.
   std::vector<int64_t> affected_;
   size_t replaced_count_ = 0;
-  // By key: the last round in which the block was affected.
-  std::unordered_map<int64_t, int64_t> affected_in_round_;
-  int64_t round_ = 0;
   // Buffers of connect().
   std::vector<Edge> edges_;
   std::vector<int32_t> ends_;

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "task.h"
+#include "simulation_structs.h"
 
 // Laid out as the structures of the same names of transfer_tasks.py.
 extern "C" {

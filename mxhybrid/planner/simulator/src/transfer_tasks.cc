@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "subgraph_builder.h"
-#include "task.h"
 #include "transfers.h"
 
 extern "C" {

@@ -48,11 +48,11 @@ namespace {
 
 // Adds the transfer of what a held and a needed box have in common, unless the target rank sends it itself.
 void add_transfer(const PlannerRankBoxes& held, int64_t source, const PlannerRankBoxes& needed, int64_t target,
-                  int32_t sender, PlannerTransfers& transfers) {
+                  PlannerTransfers& transfers) {
   const int64_t width = 2 * held.dimensions;
   const int64_t elements = overlap(held.boxes + source * width, needed.boxes + target * width, held.dimensions);
-  if (elements == 0 || sender == needed.ranks[target]) return;
-  transfers.sources[transfers.count] = sender;
+  if (elements == 0 || held.ranks[source] == needed.ranks[target]) return;
+  transfers.sources[transfers.count] = held.ranks[source];
   transfers.targets[transfers.count] = needed.ranks[target];
   transfers.elements[transfers.count++] = elements;
 }
@@ -62,7 +62,7 @@ void fill_transfers(const PlannerRankBoxes& held, bool partial, const PlannerRan
   if (partial) {
     for (int64_t source = 0; source < held.count; ++source) {
       for (int64_t target = 0; target < needed.count; ++target) {
-        add_transfer(held, source, needed, target, held.ranks[source], transfers);
+        add_transfer(held, source, needed, target, transfers);
       }
     }
     return;
@@ -83,7 +83,7 @@ void fill_transfers(const PlannerRankBoxes& held, bool partial, const PlannerRan
         return requests[holder] < requests[other];
       });
       ++requests[source];
-      add_transfer(held, source, needed, target, held.ranks[source], transfers);
+      add_transfer(held, source, needed, target, transfers);
     }
   }
 }

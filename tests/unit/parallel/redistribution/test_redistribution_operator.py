@@ -58,9 +58,9 @@ def network(transport):
 
 def chain(transport):
     """Return a chain of one redistribution of the calibration, after it has begun a forward pass."""
-    workers = types.SimpleNamespace(rank=0, transport=transport, reserve_numbers=lambda count: 0,
+    workers = types.SimpleNamespace(rank=0, size=2, transport=transport, reserve_numbers=lambda count: 0,
                                     make_node=make_node(transport))
-    begun = RedistributionChain(workers, 2, 1, shifted([[0, 1]], 1, 1), 1)
+    begun = RedistributionChain(workers, 1, shifted([[0, 1]], 1, 1), 1)
     threading.Thread(target=begun.forward, daemon=True).start()  # it waits for the result
     return begun
 

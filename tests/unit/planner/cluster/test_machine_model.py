@@ -11,6 +11,7 @@ from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.profiling.core_benchmark import KernelTimes
 from mxhybrid.planner.simulator.resource_groups import ResourceGroup, TokenBucket
 from mxhybrid.planner.simulator.simulation import Simulation
+from mxhybrid.planner.task_graph.task_builder import Endpoints
 from tests.helpers.planned_networks import BATCH, SLOWED, Times, cluster, network
 from tests.oracles.transfer_tasks import RedistributionBuilder
 
@@ -18,7 +19,7 @@ from tests.oracles.transfer_tasks import RedistributionBuilder
 def test_a_quota_of_whole_cores_is_not_shared():
     hosts = (Host('a', 2, 2.5, burst_s=0.1), Host('b', 2, 0.5, burst_s=0.1))
     machine = Machine(dataclasses.replace(cluster(), hosts=hosts))
-    assert [machine.resources[machine.core_of(rank)] for rank in (0, 1, 2)] == [
+    assert [machine.resources[machine.core[rank]] for rank in (0, 1, 2)] == [
         TokenBucket(1.0), TokenBucket(1.0), TokenBucket(0.5, 1.0, 0.1)]
     assert Simulation(machine.resources)
 
@@ -97,10 +98,9 @@ def test_speeds_are_relative_to_the_timing_core():
 def test_costs_assume_busy_cores_operator_times_one():
     machine = Machine(dataclasses.replace(cluster(), hosts=SLOWED))
     tasks = RedistributionBuilder(machine)
-    tasks.compute('forward', 0, 1.0)
-    tasks.spend('step', 1, 1.0)
-    seconds = {}
+    ends = Endpoints.by_rank({0: tasks.compute('forward', 0, 1.0), 1: tasks.spend('step', 1, 1.0)})
+    records, seconds = tasks.subgraph(ends, ends).content.tasks, {}
     for ranks in ((0,), (1,), (0, 1)):
-        block = task_block(0, [tasks.resource[rank] for rank in ranks], [tasks.work[rank] for rank in ranks])
+        block = task_block(0, records['resource'][list(ranks)], records['work'][list(ranks)])
         seconds[ranks] = Simulation(machine.resources, groups=machine.groups).run([block])
     assert seconds == {(0,): pytest.approx(1.0), (1,): pytest.approx(0.8), (0, 1): pytest.approx(1.0)}

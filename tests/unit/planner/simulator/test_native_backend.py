@@ -16,7 +16,6 @@ from mxhybrid.planner.simulator import native_backend as backend_module, task_ta
 from mxhybrid.planner.simulator.native_backend import native_backend, planner_library
 from mxhybrid.planner.simulator.resource_groups import TokenBucket
 from mxhybrid.planner.simulator.simulation import Simulation
-from mxhybrid.planner.task_graph.transfer_tasks import load_transfer_tasks
 from tests.helpers.object_files import compiled
 from tests.helpers.planned_networks import cluster, network
 from tests.oracles.event_loop import PYTHON_BACKEND
@@ -29,15 +28,15 @@ import sys
 import numpy as np
 from lab.planner.steps import MadeUpStep
 from mxhybrid.parallel.sharding.box import split_shape
-from mxhybrid.planner.simulator.native_backend import native_backend
-from mxhybrid.planner.task_graph.transfer_tasks import TransferTasks, load_transfer_tasks
+from mxhybrid.planner.simulator.native_backend import native_backend, planner_library
+from mxhybrid.planner.task_graph.transfer_tasks import TransferTasks
 from mxhybrid.planner.task_graph.redistribution import RankBoxes, Redistribution
 from mxhybrid.planner.cluster.machine_model import Machine
 from mxhybrid.planner.simulator.simulation import Simulation
 from tests.helpers.planned_networks import cluster
 
 for hosts, ranks in ((2, 2), (8, 4)):
-    builder = TransferTasks(Machine(cluster(hosts, ranks)), load_transfer_tasks(sys.argv[1]))
+    builder = TransferTasks(Machine(cluster(hosts, ranks)), planner_library(sys.argv[1]))
     count = hosts * ranks
     rows, columns = (RankBoxes.from_boxes(dict(enumerate(split_shape((64, 64), degrees))))
                      for degrees in ((count, 1), (1, count)))
@@ -107,7 +106,7 @@ def test_large_steps_are_the_same_bits_in_both_languages(step):
 @pytest.fixture
 def fresh_libraries():
     """Forget the libraries that were loaded, before and after a test."""
-    cached = planner_library, native_backend, load_transfer_tasks
+    cached = planner_library, native_backend
     for function in cached:
         function.cache_clear()
     yield

@@ -11,16 +11,17 @@ from mxhybrid.parallel.sharding.layout import Layout, messages
 from mxhybrid.parallel.sharding.sum_steps import sum_pieces
 from mxhybrid.planner.cluster.cluster_spec import TransferCost
 from mxhybrid.planner.cluster.machine_model import Machine
+from mxhybrid.planner.simulator.native_backend import planner_library
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.task_block import TaskBlock
 from mxhybrid.planner.task_graph.redistribution import RankBoxes, Redistribution
-from mxhybrid.planner.task_graph.transfer_tasks import TransferTasks, load_transfer_tasks
+from mxhybrid.planner.task_graph.transfer_tasks import TransferTasks
 from tests.helpers.planned_networks import cluster
 from tests.oracles.redistribution import find_coverage, find_transfers, reversed_transfers
 from tests.oracles.transfer_tasks import PythonTransferTasks
 
 SHAPE = (6, 4, 5)
-COMPILED = TransferTasks(Machine(cluster()), load_transfer_tasks())
+COMPILED = TransferTasks(Machine(cluster()), planner_library())
 both_languages = pytest.mark.parametrize('builder', [COMPILED, PythonTransferTasks], ids=['compiled', 'python'])
 
 
@@ -89,7 +90,7 @@ def test_an_all_to_all_takes_time_by_its_bytes(hosts, ranks, delay_s):
     before[0] = delay_s
     contents = [builder.collective_operator('forward', np.arange(every, dtype=np.int32), before, np.zeros(every),
                                             find_transfers(held, False, needed), 4).content
-                for builder in (PythonTransferTasks(machine), TransferTasks(machine, load_transfer_tasks()))]
+                for builder in (PythonTransferTasks(machine), TransferTasks(machine, planner_library()))]
     names = 'work', 'resource', 'second', 'latency', 'high_priority', 'inner_end'
     python, compiled = ([content.tasks[name].tolist() for name in names] + [content.successors.tolist()]
                         for content in contents)
@@ -107,7 +108,7 @@ def test_only_ranks_with_gradients_send_them_back():
     rows, columns = (RankBoxes.from_boxes(dict(enumerate(split_shape((8, 8), degrees))))
                      for degrees in ((4, 1), (1, 4)))
     results = []
-    for builder in (PythonTransferTasks(machine), TransferTasks(machine, load_transfer_tasks())):
+    for builder in (PythonTransferTasks(machine), TransferTasks(machine, planner_library())):
         unit = Redistribution(rows, columns, builder.transfers(rows, False, columns), np.array([1, 2], np.int32))
         subgraph = builder.redistributions([(0, unit), (2, unit)], 4, True)
         tasks = subgraph.content.tasks[['work', 'resource', 'second', 'latency', 'inner_end']].tolist()
@@ -130,7 +131,7 @@ def test_kept_elements_are_copied_and_arrays_converted(back):
     kept_s, holder_s, reader_s = 40 * 4 / machine.cluster.memory.rate, np.array([0.5, 0.25]), np.array([2.0, 3.0])
     for gradient_ranks in ([0, 1], [1])[:1 + back]:
         contents = []
-        for builder in (PythonTransferTasks(machine), TransferTasks(machine, load_transfer_tasks())):
+        for builder in (PythonTransferTasks(machine), TransferTasks(machine, planner_library())):
             unit = Redistribution(rows, with_borders, builder.transfers(rows, False, with_borders),
                                   np.array(gradient_ranks, np.int32), conversions=(holder_s, reader_s))
             contents.append(builder.redistributions([(0, unit)], 4, back).content.tasks[['work', 'resource', 'latency']]
@@ -153,7 +154,7 @@ def test_a_two_step_sum_takes_time_by_its_bytes(hosts, ranks, back):
     boxes = RankBoxes.from_boxes(whole)
     pieces = RankBoxes.from_boxes(sum_pieces(Layout((10 * every, 1000), whole, True), whole, 4))
     contents = []
-    for builder in (PythonTransferTasks(machine), TransferTasks(machine, load_transfer_tasks())):
+    for builder in (PythonTransferTasks(machine), TransferTasks(machine, planner_library())):
         unit = Redistribution(boxes, boxes, builder.transfers(boxes, True, pieces), boxes.ranks, (), pieces,
                               builder.transfers(pieces, False, boxes))
         converted = unit._replace(conversions=(np.arange(every) / 3, np.arange(every) / 7))
