@@ -77,7 +77,7 @@ class CallPool:
         self._programs, self._another, self._params = programs, another, params
         self._runners: Dict[bool, List[ProgramRunner]] = {}
         #: The programs of all runners, and those that no call has needed so far.
-        self._made = list(programs.values())
+        self._all_programs = list(programs.values())
         self._count = 0
         #: Arrays that are ready once all redistributions under way are made.
         self._after: List[Any] = []
@@ -89,7 +89,8 @@ class CallPool:
         self._former_calls: List[Any] = []
         self._finalizer = release_after(self, functools.partial(_is_done, self._runners, self._former,
                                                                 self._former_calls),
-                                        functools.partial(release_programs, self._made, self._runners), self._last)
+                                        functools.partial(release_programs, self._all_programs, self._runners),
+                                        self._last)
 
     def run(self, training: bool, inputs: Dict[str, Any]) -> List[Any]:
         """Run a program with inputs by name; return its outputs."""
@@ -137,8 +138,8 @@ class CallPool:
         # A segment that is computed again makes redistributions with the numbers of the forward pass.
         free = [runner for runner in runners if not runner.waiting or not (recorded or runner.program.recomputes)]
         if not free:
-            self._made.append(self._another(training, len(runners)))
-            runners.append(ProgramRunner(self._made[-1]))
+            self._all_programs.append(self._another(training, len(runners)))
+            runners.append(ProgramRunner(self._all_programs[-1]))
         return (free or runners[-1:])[0]
 
     def settle(self) -> None:
@@ -147,9 +148,9 @@ class CallPool:
     def forget(self) -> None:
         """Release the memory and the threads of all programs: no more calls come."""
         self._finalizer.detach()
-        for program in self._made:
+        for program in self._all_programs:
             program.forget()
-        release_programs(self._made, self._runners)
+        release_programs(self._all_programs, self._runners)
 
 
 def _is_done(runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]], former: List[Any],

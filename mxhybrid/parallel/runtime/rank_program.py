@@ -365,7 +365,7 @@ class Program(FetchedInputs):
             return self._variables[name]
         if name in masks:
             return masks[name]
-        entry = inside.local.given[name]
+        entry = inside.local.entries_by_name[name]
         if entry in self._stacked:
             return self._sources.give(self._stacked[entry])
         # Arrays in a layout of oneDNN would reach Python as freed memory, see redistribution_operator.py.

@@ -72,7 +72,7 @@ class _Local(Dict[Entry, Any]):
         super().__init__()
         self._outside, self._graph = outside, graph
         #: The entries that inputs stand for, by the names of the inputs.
-        self.given: Dict[str, Entry] = {}
+        self.entries_by_name: Dict[str, Entry] = {}
 
     def __contains__(self, entry: object) -> bool:
         return super().__contains__(entry) or entry in self._outside
@@ -81,7 +81,7 @@ class _Local(Dict[Entry, Any]):
         if entry not in self._outside:
             raise KeyError(entry)
         name = _INPUT % entry
-        self.given[name] = entry
+        self.entries_by_name[name] = entry
         self[entry] = mx.sym.SliceChannel(mx.sym.var(name, dtype=self._graph.dtypes[entry]), num_outputs=1, axis=0,
                                           squeeze_axis=True)
         return self[entry]
@@ -120,7 +120,7 @@ def joined(program: Any, segment: Segment, forward: Inside, again: Inside, token
     graphs = mx.sym.Group(outputs), mx.sym.Group(outputs_again)
     inputs = list(dict.fromkeys(name for symbol in graphs for name in symbol.list_inputs()))
     sources = {operator.name: operator for operator in graph.operators if graph.is_parameter(operator.number)}
-    sources.update({name: graph.operators[number] for name, (number, _) in forward.local.given.items()})
+    sources.update({name: graph.operators[number] for name, (number, _) in forward.local.entries_by_name.items()})
     learning = [name for name in inputs if name == token or name in sources and program.learns(sources[name])]
     operator = RecomputedOperator(inputs, learning, *graphs, heads, threads, on_failure)
     return Joined(operator, entries, [(number, momentum) for number, _, momentum in statistics],
