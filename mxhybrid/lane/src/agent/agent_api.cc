@@ -1,6 +1,5 @@
 // The C interface of host agents; see api.cc for its conventions.
 #include <string>
-#include <vector>
 
 #include "agent/agent.h"
 #include "base/api_errors.h"

@@ -1,6 +1,5 @@
 // The C interface of workers: their tables, pushes and pulls; see api.cc for its conventions.
 #include <memory>
-#include <vector>
 
 #include "base/api_errors.h"
 #include "memory/api_arguments.h"
