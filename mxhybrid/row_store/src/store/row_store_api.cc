@@ -17,14 +17,6 @@ extern "C" {
 
 const char* lane_first_value_name(uint32_t number) { return lane::first_value_name(number); }
 
-/// Write the first values of rows.
-void lane_first_values(uint32_t kind, double value, uint64_t seed, Dtype dtype, const int64_t* keys, uint64_t count,
-                       uint32_t width, char* rows) {
-  const auto first_values = lane::first_values_of(kind, value, seed);
-  const size_t row_bytes = width * lane::size_of(dtype);
-  for (uint64_t i = 0; i < count; ++i) first_values.fill(dtype, keys[i], width, rows + i * row_bytes);
-}
-
 /// Write the partition of each key.
 void lane_partitions_of(const int64_t* keys, uint64_t count, uint32_t partitions, uint32_t* numbers) {
   for (uint64_t i = 0; i < count; ++i) numbers[i] = lane::partition_of(keys[i], partitions);
@@ -49,9 +41,6 @@ void lane_row_store_set_updates(RowStore* store, uint64_t count) { store->set_up
 
 int lane_row_store_read(RowStore* store, const int64_t* keys, uint64_t count, char* rows) {
   return guarded([&] { store->read(keys, count, rows); });
-}
-int lane_row_store_read_state(RowStore* store, uint32_t slot, const int64_t* keys, uint64_t count, char* states) {
-  return guarded([&] { store->read_state(slot, keys, count, states); });
 }
 /// Return the number of rows that were updated.
 int64_t lane_row_store_update(RowStore* store, uint32_t kind, uint32_t slot, const double* settings,
