@@ -1,14 +1,12 @@
 """The functions of row stores in the compiled library, which ``src/store/row_store_api.cc`` defines."""
 import ctypes
 import functools
-from typing import Dict
 
 from ..kernels import library
 from ..kernels.library import COUNTS, DOUBLES, I64, INT, POINTER, U32, U64
 
 #: The result and parameters of each function, by its name without ``lane_``.
 _FUNCTIONS = {
-    'first_value_name': (ctypes.c_char_p, [U32]),
     'partitions_of': (None, [POINTER, U64, U32, POINTER]),
     'row_store_new': (POINTER, [U32, U32, U32, ctypes.c_double, U64, U32, U64, U64, INT, ctypes.c_char_p,
                                  U64, U32]),
@@ -49,9 +47,3 @@ def load() -> library.Library:
     loaded = library.load()
     loaded.declare(_FUNCTIONS, unchecked=('row_store_waiting',))
     return loaded
-
-
-@functools.lru_cache(maxsize=None)
-def first_value_kinds() -> Dict[str, int]:
-    """Return the numbers of the kinds of first values by name, see ``src/store/first_values.h``."""
-    return library.numbers_by_name(load().first_value_name)

@@ -19,6 +19,8 @@ DTYPES = ('float32', 'float64')
 #: The fields of ``struct RowStoreStatistics``.
 _STATISTICS = ('rows', 'slots', 'memory_bytes', 'file_bytes', 'resident_bytes', 'admitted',
                'waiting', 'expired', 'updates')
+#: The kinds of first values, by the numbers of ``src/store/first_values.h``.
+_KINDS = ('zero', 'constant', 'uniform', 'normal')
 #: The most columns of a table.
 _MAX_WIDTH = 1 << 24
 
@@ -34,14 +36,13 @@ class FirstValues(NamedTuple):
 
     def for_library(self) -> Tuple[int, float, int]:
         """Return the parameters of compiled functions; InputError if a value is not valid."""
-        kinds = library.first_value_kinds()
-        if self.kind not in kinds:
-            raise InputError('first values: kind %r is unknown: give one of %s' % (self.kind, ', '.join(kinds)))
+        if self.kind not in _KINDS:
+            raise InputError('first values: kind %r is unknown: give one of %s' % (self.kind, ', '.join(_KINDS)))
         if not np.isfinite(self.value):
             raise InputError('first values: %r is not finite: give a finite number' % (self.value,))
         if not 0 <= self.seed < 1 << 64:
             raise InputError('first values: seed %r: give an integer from 0 to 2^64 - 1' % (self.seed,))
-        return kinds[self.kind], float(self.value), self.seed
+        return _KINDS.index(self.kind), float(self.value), self.seed
 
 
 #: The first values of a table that begins with zeros.

@@ -8,10 +8,6 @@
 namespace lane {
 namespace {
 
-constexpr const char* kNames[] = {"zero", "constant", "uniform", "normal"};
-constexpr uint32_t kKinds = sizeof kNames / sizeof *kNames;
-static_assert(static_cast<uint32_t>(FirstValueKind::kNormal) + 1 == kKinds, "each kind has a name");
-
 constexpr double kTwoPi = 6.283185307179586476925286766559;
 
 template <typename T>
@@ -52,8 +48,6 @@ void fill_row(const FirstValues& first, int64_t key, size_t width, T* row) {
 }
 
 }  // namespace
-
-const char* first_value_name(uint32_t number) { return number < kKinds ? kNames[number] : nullptr; }
 
 void FirstValues::fill(Dtype dtype, int64_t key, size_t width, char* row) const {
   if (dtype == Dtype::kFloat32) {

@@ -15,8 +15,6 @@ using lane::RowStore;
 
 extern "C" {
 
-const char* lane_first_value_name(uint32_t number) { return lane::first_value_name(number); }
-
 /// Write the partition of each key.
 void lane_partitions_of(const int64_t* keys, uint64_t count, uint32_t partitions, uint32_t* numbers) {
   for (uint64_t i = 0; i < count; ++i) numbers[i] = lane::partition_of(keys[i], partitions);
