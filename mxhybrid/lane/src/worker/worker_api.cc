@@ -2,7 +2,6 @@
 #include <memory>
 
 #include "base/api_errors.h"
-#include "memory/api_arguments.h"
 #include "worker/row_arrays.h"
 #include "worker/worker.h"
 
@@ -15,7 +14,9 @@ extern "C" {
 
 Worker* lane_worker_new(uint32_t host, uint32_t local, uint32_t agents, const uint32_t* hosts, uint32_t num_hosts,
                         const uint32_t* workers) {
-  return guarded([&] { return new Worker(lane::membership_of(agents, hosts, num_hosts, workers), host, local); });
+  return guarded([&] {
+    return new Worker({{hosts, hosts + agents}, {workers, workers + num_hosts}}, host, local);
+  });
 }
 int lane_worker_block(Worker* worker) { return worker->block().descriptor(); }
 int lane_worker_add_agent(Worker* worker, uint32_t agent, int doorbell, int descriptor) {
@@ -26,8 +27,8 @@ int lane_worker_add_table(Worker* worker, uint32_t number, uint64_t rows, uint32
                           lane::RowFormat format, uint32_t max_batch_rows, uint32_t parts, const uint32_t* owners,
                           uint32_t staleness) {
   return guarded([&] {
-    return worker->add_table(number,
-                             lane::shape_of(rows, width, dtype, format, max_batch_rows, parts, owners, staleness));
+    return worker->add_table(number, {rows, width, dtype, format, {owners, owners + parts}, max_batch_rows > 0,
+                                      max_batch_rows, staleness});
   });
 }
 int lane_worker_attach(Worker* worker, uint32_t number, uint32_t agent, int descriptor) {

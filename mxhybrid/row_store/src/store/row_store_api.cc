@@ -6,7 +6,6 @@
 #include "base/api_errors.h"
 #include "files/available_memory.h"
 #include "store/row_scan.h"
-#include "store/row_store_arguments.h"
 
 using lane::Dtype;
 using lane::guarded;
@@ -20,13 +19,12 @@ void lane_partitions_of(const int64_t* keys, uint64_t count, uint32_t partitions
   for (uint64_t i = 0; i < count; ++i) numbers[i] = lane::partition_of(keys[i], partitions);
 }
 
-RowStore* lane_row_store_new(Dtype dtype, uint32_t width, uint32_t kind, double value, uint64_t seed, uint32_t admit,
-                             uint64_t capacity, uint64_t expire_after, int evict_rarest, const char* directory,
-                             uint64_t resident_bytes, uint32_t row_type) {
+RowStore* lane_row_store_new(Dtype dtype, uint32_t width, lane::FirstValueKind kind, double value, uint64_t seed,
+                             uint32_t admit, uint64_t capacity, uint64_t expire_after, int evict_rarest,
+                             const char* directory, uint64_t resident_bytes, lane::RowType row_type) {
   return guarded([&] {
-    return new RowStore(lane::row_store_options_of(dtype, width, lane::first_values_of(kind, value, seed), admit,
-                                                   capacity, expire_after, evict_rarest, directory, resident_bytes,
-                                                   row_type));
+    return new RowStore({dtype, row_type, width, {kind, value, seed}, admit, capacity, expire_after, evict_rarest != 0,
+                         directory, resident_bytes});
   });
 }
 void lane_row_store_close(RowStore* store) { delete store; }
