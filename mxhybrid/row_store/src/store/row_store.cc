@@ -29,19 +29,11 @@ RowStore::RowStore(const RowStoreOptions& options)
       num_ages_(num_ages_for(options)),
       row_bytes_(options.width * size_of(options.dtype)),
       kept_bytes_(options.row_type == RowType::kSame ? row_bytes_ : options.width * sizeof(uint16_t)),
-      state_offset_((kept_bytes_ + sizeof(float) - 1) / sizeof(float) * sizeof(float)),
+      state_offset_(rounded_up(kept_bytes_, sizeof(float))),
       record_bytes_(state_offset_),
       row_(options.row_type == RowType::kSame ? 0 : options.width) {
   if (options.row_type != RowType::kSame && options.dtype != Dtype::kFloat32) {
     throw std::runtime_error("row_dtype: the rows of a table of float32 alone have another type in memory");
-  }
-  if (options.dtype != Dtype::kFloat32 && options.dtype != Dtype::kFloat64) {
-    throw std::runtime_error("a dynamic table has the type float32 or float64");
-  }
-  if (options.width == 0) throw std::runtime_error("a dynamic table has at least one column");
-  if (options.admit == 0 || options.admit > WaitingKeys::kMaxCount) {
-    throw std::runtime_error("admit: " + std::to_string(options.admit) + " sightings: give an integer from 1 to " +
-                             std::to_string(WaitingKeys::kMaxCount));
   }
   if (options.admit > 1) waiting_ = std::make_unique<WaitingKeys>();
   keys_ = new_area("keys");
@@ -65,8 +57,6 @@ void RowStore::make_records(size_t record_bytes, GrowingMemory* records, std::un
     *records = new_area("rows");
   }
 }
-
-RowStore::~RowStore() = default;
 
 void RowStore::set_state_bytes(const size_t bytes[2]) {
   if (bytes[0] == state_bytes_[0] && bytes[1] == state_bytes_[1]) return;

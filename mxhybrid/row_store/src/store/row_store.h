@@ -75,7 +75,6 @@ class RowStore {
 
   /// Make an empty store; throws std::runtime_error.
   explicit RowStore(const RowStoreOptions& options);
-  ~RowStore();
   RowStore(const RowStore&) = delete;
   RowStore& operator=(const RowStore&) = delete;
 
@@ -140,7 +139,7 @@ class RowStore {
   bool is_cached() const { return cache_ != nullptr; }
   const char* record_at(uint64_t slot) const { return mapped_record(slot); }
   /// Copy the records of slots to consecutive memory.
-  void copy_records(const uint32_t* slots, size_t count, char* to) const;
+  void copy_records(const uint32_t* slots, size_t count, char* to) const { cache_->copy(slots, count, to); }
   uint32_t version_of(uint64_t slot) const { return versions()[slot]; }
   /// kAssignState also sets ages, and the saved numbers of keys that wait for admission, in the first bytes of the pushed
   /// rows: their numbers follow those of optimizer state.

@@ -28,10 +28,6 @@ void RowStore::assign_state(uint32_t number, const int64_t* keys, const char* st
   });
 }
 
-void RowStore::copy_records(const uint32_t* slots, size_t count, char* to) const {
-  cache_->copy(slots, count, to);
-}
-
 void RowStore::restore(const int64_t* keys, const SavedRows& saved, size_t count) {
   in_batches(keys, count, clock_ + 1, [&](size_t first, size_t end) {
     for (size_t i = first; i < end; ++i) {
