@@ -14,11 +14,11 @@ template <typename T>
 void fill_drawn(const FirstValues& first, int64_t key, size_t width, T* row) {
   const uint64_t bits = static_cast<uint64_t>(key);
   for (size_t column = 0; column < width; column += 4) {
-    const auto words = philox({static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32),
-                               static_cast<uint32_t>(column / 4), 0},
-                              {static_cast<uint32_t>(first.seed), static_cast<uint32_t>(first.seed >> 32)});
+    uint32_t words[4][1] = {{static_cast<uint32_t>(bits)}, {static_cast<uint32_t>(bits >> 32)},
+                            {static_cast<uint32_t>(column / 4)}, {0}};
+    philox(words, static_cast<uint32_t>(first.seed), static_cast<uint32_t>(first.seed >> 32));
     double drawn[4];
-    for (int i = 0; i < 4; ++i) drawn[i] = (words[i] + 0.5) * 0x1p-32;
+    for (int i = 0; i < 4; ++i) drawn[i] = (words[i][0] + 0.5) * 0x1p-32;
     if (first.kind == FirstValueKind::kUniform) {
       for (double& number : drawn) number = 2 * number - 1;
     } else {
