@@ -8,7 +8,6 @@ using lane::Agent;
 using lane::Dtype;
 using lane::guarded;
 using lane::RowFormat;
-using lane::Rule;
 
 extern "C" {
 
@@ -102,13 +101,9 @@ int lane_agent_drop_allreduce(Agent* agent, uint64_t number) {
 char* lane_agent_shard(Agent* agent, uint32_t number, uint32_t part) {
   return guarded([&] { return agent->shard(number, part); });
 }
-int lane_agent_set_rule(Agent* agent, uint32_t number, uint32_t part, uint32_t kind, uint32_t slot,
+int lane_agent_set_rule(Agent* agent, uint32_t number, uint32_t part, lane::RuleKind kind, uint32_t slot,
                         const double* settings) {
-  return guarded([&] {
-    Rule rule = lane::make_rule(kind, settings);
-    rule.slot = slot;
-    agent->set_rule(number, part, rule);
-  });
+  return guarded([&] { agent->set_rule(number, part, lane::make_rule(kind, settings, slot)); });
 }
 int lane_agent_set_state(Agent* agent, uint32_t number, uint32_t part, uint32_t slot, char* rows, uint64_t row_bytes) {
   return guarded([&] { agent->set_state(number, part, slot, rows, row_bytes); });

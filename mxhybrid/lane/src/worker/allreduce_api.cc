@@ -105,7 +105,7 @@ void* lane_arrays_new(void* get_data, void* free, void* reorder, uint32_t count,
 void lane_arrays_close(std::shared_ptr<WrittenArrays>* arrays) { delete arrays; }
 /// Return an update for lane_update_run.  `arrays` is a result of lane_arrays_new with the five arrays of each of `count`
 /// weights, see DenseUpdate.  `share` is the bucket with whose sums it is made, or null: then it reads the gradients.
-void* lane_update_new(std::shared_ptr<GradientBucket>* share, Dtype dtype, uint32_t kind, const double* settings,
+void* lane_update_new(std::shared_ptr<GradientBucket>* share, Dtype dtype, lane::RuleKind kind, const double* settings,
                       int in_lists, uint32_t count, std::shared_ptr<WrittenArrays>* arrays, const uint64_t* sizes,
                       const double* lrs, const double* wds) {
   return guarded([&]() -> void* {

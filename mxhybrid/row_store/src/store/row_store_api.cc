@@ -39,12 +39,10 @@ int lane_row_store_read(RowStore* store, const int64_t* keys, uint64_t count, ch
   return guarded([&] { store->read(keys, count, rows); });
 }
 /// Return the number of rows that were updated.
-int64_t lane_row_store_update(RowStore* store, uint32_t kind, uint32_t slot, const double* settings,
+int64_t lane_row_store_update(RowStore* store, lane::RuleKind kind, uint32_t slot, const double* settings,
                               const int64_t* keys, const char* gradients, uint64_t count) {
   return guarded([&]() -> int64_t {
-    lane::Rule rule = lane::make_rule(kind, settings);
-    rule.slot = slot;
-    return store->update(rule, keys, gradients, count);
+    return store->update(lane::make_rule(kind, settings, slot), keys, gradients, count);
   });
 }
 int lane_row_store_assign(RowStore* store, const int64_t* keys, const char* rows, uint64_t count) {
