@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/end_process.h"
 #include "kernels/attribute.h"
@@ -100,23 +101,13 @@ void GradientBucket::start(const OnComplete& complete, AllreduceKind kind) {
   buffer_.start(complete, kind, pieces);
 }
 
-void GradientBucket::update(const DenseUpdate& update) const {
-  UpdateSettings settings(update.rule, 1);
-  for (size_t i = 0; i < items_.size(); ++i) {
-    set_rates(&settings, update.rates[i], update.in_lists);
-    update_weight(update.rule.kind, settings, dtype_, halves_, sums(items_[i]), items_[i].count,
-                  memory_of(*update.arrays, i));
-  }
-}
-
 void DenseUpdate::run() const {
   UpdateSettings settings(rule, 1);
   for (size_t i = 0; i < sizes.size(); ++i) {
     set_rates(&settings, rates[i], in_lists);
     WeightMemory memory = memory_of(*arrays, i);
-    const char* gradient = memory.gradient;
-    memory.gradient = nullptr;
-    update_weight(rule.kind, settings, dtype, false, gradient, sizes[i], memory);
+    const char* const gradient = bucket ? bucket->sums(i) : std::exchange(memory.gradient, nullptr);
+    update_weight(rule.kind, settings, dtype, bucket && bucket->halves(), gradient, sizes[i], memory);
   }
 }
 

@@ -20,12 +20,6 @@ using lane::WrittenArrays;
 
 namespace {
 
-/// An update of weights with the sums of a bucket, or with their gradients if `bucket` is null.
-struct WorkerUpdate {
-  std::shared_ptr<GradientBucket> bucket;
-  DenseUpdate update;
-};
-
 void start_buffer(void* buffer, void* on_complete, AllreduceKind kind) {
   static_cast<WorkerAllreduce::Buffer*>(buffer)->start(*static_cast<OnComplete*>(on_complete), kind);
 }
@@ -109,23 +103,15 @@ void* lane_update_new(std::shared_ptr<GradientBucket>* share, Dtype dtype, lane:
                       int in_lists, uint32_t count, std::shared_ptr<WrittenArrays>* arrays, const uint64_t* sizes,
                       const double* lrs, const double* wds) {
   return guarded([&]() -> void* {
-    auto update = std::make_unique<WorkerUpdate>();
-    if (share != nullptr) update->bucket = *share;
-    update->update = {lane::make_rule(kind, settings), dtype, in_lists != 0, *arrays, {sizes, sizes + count}, {}};
-    for (uint32_t i = 0; i < count; ++i) update->update.rates.push_back({lrs[i], wds[i]});
-    return update.release();
+    std::vector<lane::Rates> rates;
+    for (uint32_t i = 0; i < count; ++i) rates.push_back({lrs[i], wds[i]});
+    return new DenseUpdate{lane::make_rule(kind, settings), dtype, in_lists != 0, *arrays, {sizes, sizes + count},
+                           std::move(rates), share == nullptr ? nullptr : *share};
   });
 }
 /// EngineFuncParamDeleter.
-void lane_update_close(void* update) { delete static_cast<WorkerUpdate*>(update); }
+void lane_update_close(void* update) { delete static_cast<DenseUpdate*>(update); }
 /// EngineSyncFunc.
-void lane_update_run(void*, void* update) {
-  const WorkerUpdate& worker_update = *static_cast<WorkerUpdate*>(update);
-  if (worker_update.bucket != nullptr) {
-    worker_update.bucket->update(worker_update.update);
-  } else {
-    worker_update.update.run();
-  }
-}
+void lane_update_run(void*, void* update) { static_cast<DenseUpdate*>(update)->run(); }
 
 }  // extern "C"
