@@ -43,10 +43,7 @@ int lane_worker_open_allreduce(Worker* worker, uint64_t number, Dtype dtype, uin
 }
 /// Return the buffer of the allreduce, for the functions below.
 WorkerAllreduce::Buffer* lane_worker_attach_allreduce(Worker* worker, uint64_t number, int descriptor) {
-  return guarded([&] {
-    worker->allreduce().attach(number, descriptor);
-    return &worker->allreduce().buffer(number);
-  });
+  return guarded([&] { return &worker->allreduce().attach(number, descriptor); });
 }
 int lane_worker_drop_allreduce(Worker* worker, uint64_t number) {
   return guarded([&] { worker->allreduce().drop(number); });
