@@ -10,8 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 import mxnet as mx
 import numpy as np
 
-from ...kernels.joint_norm_operator import JointNorm, JointNormOperator, local_joint_norm
-from ...kernels.transfer_operator import TransferOperator
+from ...kernels.operators import JointNorm, JointNormOperator, TransferOperator, local_joint_norm
 from ...native import custom_operators  # noqa: F401  its operators are some of several in a process
 from ...native.arrays import host_view
 from ...native.engine import Deferred, Notifier

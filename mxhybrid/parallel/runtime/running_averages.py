@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 
 from ...kernels.kernels import compiled
-from ...kernels.norm_operators import NextAverage, Statistics, next_averages
+from ...kernels.operators import NextAverage, Statistics, next_averages
 
 #: The mean or variance of a call of a layer, without a gradient: a symbol with an element for each channel, or a part
 #: of an array.
