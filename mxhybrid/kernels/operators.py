@@ -48,6 +48,9 @@ class TransferOperator(CompiledOperator):
     """An operator that runs one transfer of float32 arrays, a :class:`mxhybrid.lane.transfers.PersistentTransfer`,
     forwards and another one backwards.
 
+    In a graph its inputs are a token and, if there is one, the input array; its outputs are the token and, if there is
+    one, the output array.
+
     The operator overwrites its outputs and gradients, since MXNet does not tell it when to add to them.  Therefore it
     may not read an input of the graph, write an output of the graph, or read an array for which MXNet adds up the
     gradients of its many readers in place.
@@ -64,12 +67,6 @@ class TransferOperator(CompiledOperator):
         shapes = [part for shape in (input_shape, output_shape)
                   for part in (-1 if shape is None else len(shape), library.counts(shape or ()))]
         super().__init__('transfer', forward.pointer, backward.pointer, *shapes, pushes=True)
-
-    def symbol(self, name: str, inputs: List[Any]) -> Any:
-        """Return the operator in a graph: its inputs are a token and, if there is one, the input array; its outputs are
-        the token and, if there is one, the output array.
-        """
-        return self.in_graph(*inputs, name=name)
 
 
 class JointNorm(NamedTuple):

@@ -112,7 +112,7 @@ class RedistributionOperator:
         if not self._differentiable:
             inputs = [mx.sym.BlockGrad(symbol) for symbol in inputs]
         if compiled is not None:
-            outputs = compiled.symbol(name, [copied_input(symbol) for symbol in inputs])
+            outputs = compiled.in_graph(*map(copied_input, inputs), name=name)
         else:
             inputs[1:] = [mx.sym.stack(symbol, axis=0) for symbol in inputs[1:]]
             outputs = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name=name)
