@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from ...kernels.kernels import compiled
+from ...kernels.library import compiled
 from ...kernels.operators import JointNorm, Statistics
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register

@@ -3,7 +3,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
 
-from ...kernels.kernels import compiled
+from ...kernels.library import compiled
 from ...kernels.operators import softmax_of, softmax_parts
 from ...native.symbols import copied_input
 from ..ops.graph import Graph, Operator
