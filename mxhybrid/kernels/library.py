@@ -17,7 +17,7 @@ from ..base.compiled import CompiledLibrary, compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/base/api.cc`` must have.
-_VERSION = 43
+_VERSION = 44
 
 #: Types of parameters and results.
 U32, I64, U64, POINTER, INT = (ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int)
