@@ -35,11 +35,6 @@ WeightMemory memory_of(const WrittenArrays& arrays, size_t index) {
           arrays.memory(first + 1)};
 }
 
-void set_rates(UpdateSettings* settings, const Rates& rates, bool in_lists) {
-  settings->lr = in_lists ? list_attribute(rates.lr) : attribute(rates.lr);
-  settings->wd = in_lists ? list_attribute(rates.wd) : attribute(rates.wd);
-}
-
 /// Update a weight of `dtype` with the sum of its gradients, which has float16 values if `halves` is true.
 void update_weight(RuleKind kind, const UpdateSettings& settings, Dtype dtype, bool halves, const char* sum,
                    size_t count, const WeightMemory& memory) {
@@ -103,8 +98,10 @@ void GradientBucket::start(const OnComplete& complete, AllreduceKind kind) {
 
 void DenseUpdate::run() const {
   UpdateSettings settings(rule, 1);
+  const auto parsed = in_lists ? list_attribute : attribute;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    set_rates(&settings, rates[i], in_lists);
+    settings.lr = parsed(rates[i].lr);
+    settings.wd = parsed(rates[i].wd);
     WeightMemory memory = memory_of(*arrays, i);
     const char* const gradient = bucket ? bucket->sums(i) : std::exchange(memory.gradient, nullptr);
     update_weight(rule.kind, settings, dtype, bucket && bucket->halves(), gradient, sizes[i], memory);
