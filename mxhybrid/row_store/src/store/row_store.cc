@@ -92,22 +92,18 @@ void RowStore::set_state_bytes(const size_t bytes[2]) {
   forget_changes();
 }
 
-void RowStore::prefetch_row(uint32_t slot) const {
-  const size_t bytes = std::min(kept_bytes_, kLines * kLine);
-  if (cache_) return cache_->prefetch(slot, bytes);
-  const char* row = mapped_record(slot);
-  for (size_t offset = 0; offset < bytes; offset += kLine) __builtin_prefetch(row + offset);
-  __builtin_prefetch(row + bytes - 1);
-}
-
-void RowStore::prefetch_record(uint32_t slot) const {
-  __builtin_prefetch(versions() + slot, 1);
-  if (num_ages_ > 0) __builtin_prefetch(ages(0) + slot, 1);
-  const size_t bytes = std::min(record_bytes_, kLines * kLine);
+template <RowStore::Fetched kFetched>
+void RowStore::prefetch(uint32_t slot) const {
+  constexpr bool kWrites = kFetched == Fetched::kAll;
+  if constexpr (kWrites) {
+    __builtin_prefetch(versions() + slot, 1);
+    if (num_ages_ > 0) __builtin_prefetch(ages(0) + slot, 1);
+  }
+  const size_t bytes = std::min(kWrites ? record_bytes_ : kept_bytes_, kLines * kLine);
   if (cache_) return cache_->prefetch(slot, bytes);
   const char* record = mapped_record(slot);
-  for (size_t offset = 0; offset < bytes; offset += kLine) __builtin_prefetch(record + offset, 1);
-  __builtin_prefetch(record + bytes - 1, 1);
+  for (size_t offset = 0; offset < bytes; offset += kLine) __builtin_prefetch(record + offset, kWrites);
+  __builtin_prefetch(record + bytes - 1, kWrites);
 }
 
 void RowStore::load(const int64_t* keys, size_t count, uint32_t clock) const {
@@ -130,8 +126,7 @@ void RowStore::find_block(const int64_t* keys, size_t count, uint64_t* hashes, u
     slots[i] = index_.guess(hashes[i]);
     if (slots[i] == SlotIndex::kNone) continue;
     __builtin_prefetch(this->keys() + slots[i]);
-    if constexpr (kFetched == Fetched::kRow) prefetch_row(slots[i]);
-    if constexpr (kFetched == Fetched::kAll) prefetch_record(slots[i]);
+    if constexpr (kFetched != Fetched::kNothing) prefetch<kFetched>(slots[i]);
   }
   for (size_t i = 0; i < count; ++i) {
     if (slots[i] != SlotIndex::kNone && key_of(slots[i]) == keys[i]) continue;

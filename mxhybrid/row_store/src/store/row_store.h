@@ -169,8 +169,6 @@ class RowStore {
   /// Return a row with its state, to be read or to be changed, until the next call.
   const char* record_of(uint32_t slot) const { return cache_ ? cache_->read(slot) : mapped_record(slot); }
   char* changed_record(uint32_t slot) { return cache_ ? cache_->change(slot) : mapped_record(slot); }
-  void prefetch_row(uint32_t slot) const;
-  void prefetch_record(uint32_t slot) const;
   /// Call `function` with the bounds of each batch of keys.  If there is a cache, the records of a batch are read into
   /// it at once, for the update at a time of the clock.
   template <typename Function>
@@ -221,8 +219,10 @@ class RowStore {
   void update_slot(uint32_t slot, int64_t key, uint64_t hash, const char* gradient);
   /// Keys for which memory is fetched before it is used.
   static constexpr size_t kBlock = 64;
-  /// The part of a record that is fetched after its slot is found.
+  /// The part of a record that is fetched after its slot is found: its row to be read, or all of it to be changed.
   enum class Fetched { kNothing, kRow, kAll };
+  template <Fetched kFetched>
+  void prefetch(uint32_t slot) const;
   /// Find the slots of at most kBlock keys; kNone where a key has none.
   template <Fetched kFetched>
   void find_block(const int64_t* keys, size_t count, uint64_t* hashes, uint32_t* slots) const;
