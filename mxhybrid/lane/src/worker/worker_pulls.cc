@@ -220,13 +220,14 @@ void Worker::deliver(std::unique_ptr<Deliveries> deliveries, const OnComplete& c
 
 bool Worker::wait_for_deliveries(uint32_t number, int milliseconds) {
   const std::shared_ptr<Table> table = this->table(number);
-  return wait_until(
-      [&] {
-        std::lock_guard<std::mutex> lock(mutex_);
-        return std::none_of(table->requests, table->requests + kMaxRowRequests,
-                            [](const PostedRequest& request) { return request.delivered; });
-      },
-      milliseconds);
+  return wait_until([&] { return is_delivered(*table); }, milliseconds);
+}
+
+/// Return whether the rows of all requests of a table are delivered.
+bool Worker::is_delivered(const Table& table) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::none_of(table.requests, table.requests + kMaxRowRequests,
+                      [](const PostedRequest& request) { return request.delivered; });
 }
 
 /// Call `write(position of the id, row, bytes of the row)` for each row of a completed request.

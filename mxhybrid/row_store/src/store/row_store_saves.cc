@@ -37,7 +37,6 @@ void RowStore::restore(const int64_t* keys, const SavedRows& saved, size_t count
       std::memcpy(record, saved.rows + i * kept_bytes_, kept_bytes_);
       for (uint32_t number = 0; number < 2; ++number) {
         const size_t size = state_bytes_[number];
-        if (size == 0) continue;
         if (saved.states[number] == nullptr) {
           std::memset(record + state_offset(number), 0, size);
         } else {
