@@ -26,18 +26,6 @@ Agent* lane_agent_new(uint32_t number, uint32_t agents, const uint32_t* hosts, u
   });
 }
 
-/// Write the receive window and the threshold that an agent would set at each of several times, given the number of bytes
-/// that it has received by then, the shortest round trip and the number of its connections.
-void lane_receive_windows(uint32_t count, const uint64_t* received, const int64_t* times_ns, double min_rtt_s,
-                          uint32_t connections, uint32_t* windows, uint32_t* thresholds) {
-  lane::ReceiveRate rate;
-  for (uint32_t i = 0; i < count; ++i) {
-    rate.note(received[i], times_ns[i]);
-    windows[i] = lane::receive_window(rate.bytes_per_s(), min_rtt_s, connections);
-    thresholds[i] = static_cast<uint32_t>(lane::wake_threshold(rate.bytes_per_s(), connections));
-  }
-}
-
 int lane_agent_doorbell(Agent* agent) { return agent->doorbell(); }
 int lane_agent_block(Agent* agent) { return agent->block().descriptor(); }
 
