@@ -44,7 +44,6 @@ _FUNCTIONS = {
     'softmax_operator_new': (POINTER, [INT, COUNTS, U64, U64, INT, POINTER, POINTER]),
     'array_operator_info': (POINTER, [POINTER]),
     'finite_halves': (INT, [POINTER, U64]),
-    'attribute': (ctypes.c_float, [ctypes.c_double, INT]),
     'delay_sigterm': (INT, [ctypes.c_double]),
     'sorted_unique': (I64, [POINTER, I64, I64, POINTER, POINTER]),
 }
