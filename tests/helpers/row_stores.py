@@ -17,12 +17,12 @@ def state_of(store, slot, keys):
     lib, keys = library.load(), np.asarray(keys, np.int64)
     scan = lib.row_scan_new(store._store, -1, len(store))
     count = lib.row_scan_next(scan)
-    found, states = np.empty(count, np.int64), np.empty((count, store._state_widths[slot]), store.dtype)
-    columns = (ctypes.c_void_p * 6)(found.ctypes.data)  # then rows, two arrays of state, and two of ages
+    stored_keys, states = np.empty(count, np.int64), np.empty((count, store._state_widths[slot]), store.dtype)
+    columns = (ctypes.c_void_p * 6)(stored_keys.ctypes.data)  # then rows, two arrays of state, and two of ages
     columns[2 + slot] = states.ctypes.data
     lib.row_scan_read(scan, columns)
     lib.row_scan_close(scan)
     result = np.zeros((len(keys), states.shape[1]), store.dtype)
-    has_row = np.isin(keys, found)
-    result[has_row] = states[np.searchsorted(found, keys[has_row])]
+    has_row = np.isin(keys, stored_keys)
+    result[has_row] = states[np.searchsorted(stored_keys, keys[has_row])]
     return result

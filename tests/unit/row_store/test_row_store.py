@@ -47,6 +47,7 @@ class Machine(RuleBasedStateMachine):
         self.store = RowStore(width, dtype, FIRST, directory='' if storage == 'memory' else self.folder.name,
                               resident_bytes=1 if storage == 'budget' else 0)
         self.store.set_state_widths([width])
+        self.empty_store = RowStore(width, dtype, FIRST)
         self.rows, self.states = {}, {}
 
     def teardown(self):
@@ -55,7 +56,7 @@ class Machine(RuleBasedStateMachine):
             self.folder.cleanup()
 
     def first(self, key):
-        return first_rows(FIRST, [key], self.store.width, self.store.dtype)[0]
+        return self.empty_store.read([key])[0]
 
     def drawn(self, count, seed):
         return np.random.RandomState(seed).standard_normal((count, self.store.width)).astype(self.store.dtype)
