@@ -17,12 +17,15 @@ from ..base.compiled import CompiledLibrary, compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/base/api.cc`` must have.
-_VERSION = 43
+_VERSION = 44
 
 #: Types of parameters and results.
 U32, I64, U64, POINTER, INT = (ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int)
 NUMBERS, COUNTS = ctypes.POINTER(U32), ctypes.POINTER(U64)
 POINTERS, DOUBLES = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
+
+#: With fewer rows of the table than this for each id, a bitmap of the table costs less than sorting the ids.
+_ROWS_PER_ID = 4096
 
 #: The result and parameters of each function of this folder, by its name without ``lane_``.
 _FUNCTIONS = {
@@ -41,7 +44,6 @@ _FUNCTIONS = {
     'softmax_operator_new': (POINTER, [INT, COUNTS, U64, U64, INT, POINTER, POINTER]),
     'array_operator_info': (POINTER, [POINTER]),
     'finite_halves': (INT, [POINTER, U64]),
-    'attribute': (ctypes.c_float, [ctypes.c_double, INT]),
     'delay_sigterm': (INT, [ctypes.c_double]),
     'sorted_unique': (I64, [POINTER, I64, I64, POINTER, POINTER]),
 }
@@ -122,3 +124,24 @@ def load() -> Library:
         raise OSError('the compiled part of mxhybrid is missing: install g++ and then mxhybrid again, with '
                       'pip install --force-reinstall --no-deps')
     return Library(files[0])
+
+
+@functools.lru_cache(maxsize=None)
+def compiled() -> Optional[Library]:
+    """Return the library, None if it is missing."""
+    try:
+        return load()
+    except OSError:
+        return None
+
+
+def sorted_unique(ids: np.ndarray, rows: int) -> Optional[np.ndarray]:
+    """Return the sorted distinct values of row ids, int64; None if one of them is not in 0 to `rows` - 1."""
+    kernels = compiled() if len(ids) * _ROWS_PER_ID > rows else None
+    if kernels is None:
+        distinct_ids = np.unique(ids)
+        return None if len(distinct_ids) and (distinct_ids[0] < 0 or distinct_ids[-1] >= rows) else distinct_ids
+    ids = np.ascontiguousarray(ids)
+    marks, distinct_ids = np.zeros(rows // 64 + 1, np.uint64), np.empty(len(ids), np.int64)
+    count = kernels.sorted_unique(ids.ctypes.data, len(ids), rows, marks.ctypes.data, distinct_ids.ctypes.data)
+    return None if count < 0 else distinct_ids[:count]

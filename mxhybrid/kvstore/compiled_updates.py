@@ -11,7 +11,7 @@ from typing import Any, Callable, Collection, ContextManager, Dict, List, NamedT
 
 import numpy as np
 
-from ..kernels.kernels import compiled
+from ..kernels.library import compiled
 from ..lane.gradient_bucket import DenseUpdate, GradientBucket
 from ..native.arrays import is_same
 from ..native.dense_rules import (

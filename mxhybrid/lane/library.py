@@ -101,7 +101,6 @@ _FUNCTIONS = {
     'update_run': (None, [POINTER, POINTER]),
     'copy_arrays': (INT, [POINTER, U32, POINTERS, POINTERS]),
     'worker_close': (None, [POINTER]),
-    'receive_windows': (None, [U32, COUNTS, COUNTS, ctypes.c_double, U32, POINTER, POINTER]),
     'read_row_ids': (I64, [POINTER, POINTER, I64, I64, POINTER]),
     'read_rows': (I64, [POINTER, POINTER, I64, I64, INT, I64, POINTER, POINTER]),
 }

@@ -9,7 +9,7 @@ from typing import Any, Optional, Tuple
 
 import numpy as np
 
-from ..kernels.kernels import compiled
+from ..kernels.library import compiled
 from ..native.engine import function_address, operator_handle
 from . import library
 

@@ -5,7 +5,7 @@ import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
-from ..kernels.kernels import sorted_unique
+from ..kernels.library import sorted_unique
 from ..lane.row_arrays import read_few_ids
 from ..native.arrays import SERVER_DTYPES, host_view, row_sparse_parts
 

@@ -1,15 +1,12 @@
 """The functions of row stores in the compiled library, which ``src/store/row_store_api.cc`` defines."""
 import ctypes
 import functools
-from typing import Dict
 
 from ..kernels import library
 from ..kernels.library import COUNTS, DOUBLES, I64, INT, POINTER, U32, U64
 
 #: The result and parameters of each function, by its name without ``lane_``.
 _FUNCTIONS = {
-    'first_value_name': (ctypes.c_char_p, [U32]),
-    'first_values': (None, [U32, ctypes.c_double, U64, U32, POINTER, U64, U32, POINTER]),
     'partitions_of': (None, [POINTER, U64, U32, POINTER]),
     'row_store_new': (POINTER, [U32, U32, U32, ctypes.c_double, U64, U32, U64, U64, INT, ctypes.c_char_p,
                                  U64, U32]),
@@ -17,7 +14,6 @@ _FUNCTIONS = {
     'row_store_set_state_bytes': (INT, [POINTER, U64, U64]),
     'row_store_set_updates': (None, [POINTER, U64]),
     'row_store_read': (INT, [POINTER, POINTER, U64, POINTER]),
-    'row_store_read_state': (INT, [POINTER, U32, POINTER, U64, POINTER]),
     'row_store_update': (I64, [POINTER, U32, U32, DOUBLES, POINTER, POINTER, U64]),
     'row_store_assign': (INT, [POINTER, POINTER, POINTER, U64]),
     'row_store_assign_state': (INT, [POINTER, U32, POINTER, POINTER, U64]),
@@ -51,9 +47,3 @@ def load() -> library.Library:
     loaded = library.load()
     loaded.declare(_FUNCTIONS, unchecked=('row_store_waiting',))
     return loaded
-
-
-@functools.lru_cache(maxsize=None)
-def first_value_kinds() -> Dict[str, int]:
-    """Return the numbers of the kinds of first values by name, see ``src/store/first_values.h``."""
-    return library.numbers_by_name(load().first_value_name)

@@ -17,9 +17,8 @@ import io
 import itertools
 import os
 import shutil
-from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -125,31 +124,6 @@ class _Output:
         return self._digest.record()
 
 
-class _WritingThread:
-    """A thread that writes portions into files."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1)
-        self._portions: Deque['Future[None]'] = deque()
-
-    def __enter__(self) -> '_WritingThread':
-        return self
-
-    def add(self, outputs: Sequence[_Output], portion: Sequence[np.ndarray]) -> None:
-        """Add a portion to files; wait until few portions are left."""
-        self._portions.append(self._thread.submit(_write, outputs, portion))
-        while len(self._portions) > _WAITING_PORTIONS:
-            self._portions.popleft().result()
-
-    def finish(self) -> None:
-        """Wait until all portions are written."""
-        while self._portions:
-            self._portions.popleft().result()
-
-    def __exit__(self, *_: Any) -> None:
-        self._thread.shutdown()
-
-
 def save_rows(library: Any, store: Any, folder: Folder, columns: Sequence[Tuple[str, Any, Tuple[int, ...]]],
               since: Optional[int]) -> Dict[str, Any]:
     """Write files of the rows of a store; `columns` has name, dtype, and shape without the rows; see RowStore.save."""
@@ -165,7 +139,8 @@ def save_rows(library: Any, store: Any, folder: Folder, columns: Sequence[Tuple[
         outputs += [_Output(library, folder, name, dtype, (rows,) + shape) for name, dtype, shape in columns]
         buffers = itertools.cycle([[np.empty((min(rows, portion_rows),) + shape, dtype) for _, dtype, shape in columns]
                                    for _ in range(_WAITING_PORTIONS + 1)])
-        with _WritingThread() as thread:
+        writes: List['Future[None]'] = []
+        with ThreadPoolExecutor(1) as thread:
             while True:
                 count = library.row_scan_next(scan)
                 if not count:
@@ -173,8 +148,11 @@ def save_rows(library: Any, store: Any, folder: Folder, columns: Sequence[Tuple[
                 portion = [values[:count] for values in next(buffers)]
                 addresses = {name: values.ctypes.data for (name, _, _), values in zip(columns, portion)}
                 library.row_scan_read(scan, (ctypes.c_void_p * len(_COLUMNS))(*map(addresses.get, _COLUMNS)))
-                thread.add(outputs, portion)
-            thread.finish()
+                writes.append(thread.submit(_write, outputs, portion))
+                if len(writes) > _WAITING_PORTIONS:
+                    writes.pop(0).result()
+            for write in writes:
+                write.result()
         removed = _removed(library, store, since) if is_delta and since is not None else np.empty(0, np.int64)
         if is_delta:
             outputs.append(_Output(library, folder, 'removed', np.int64, removed.shape))

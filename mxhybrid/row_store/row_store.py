@@ -19,6 +19,8 @@ DTYPES = ('float32', 'float64')
 #: The fields of ``struct RowStoreStatistics``.
 _STATISTICS = ('rows', 'slots', 'memory_bytes', 'file_bytes', 'resident_bytes', 'admitted',
                'waiting', 'expired', 'updates')
+#: The kinds of first values, by the numbers of ``src/store/first_values.h``.
+_KINDS = ('zero', 'constant', 'uniform', 'normal')
 #: The most columns of a table.
 _MAX_WIDTH = 1 << 24
 
@@ -32,25 +34,15 @@ class FirstValues(NamedTuple):
     #: 0 to 2^64 - 1.
     seed: int = 0
 
-    def rows(self, keys: Any, width: int, dtype: Any = 'float32') -> np.ndarray:
-        """Return the first values of the rows of keys, of shape (number of keys, width)."""
-        keys = as_keys(keys)
-        rows = np.empty((len(keys), width), _dtype_of(dtype))
-        loaded = library.load()
-        loaded.first_values(*self.for_library(), loaded.dtypes[rows.dtype.name], keys.ctypes.data, len(keys), width,
-                            rows.ctypes.data)
-        return rows
-
     def for_library(self) -> Tuple[int, float, int]:
         """Return the parameters of compiled functions; InputError if a value is not valid."""
-        kinds = library.first_value_kinds()
-        if self.kind not in kinds:
-            raise InputError('first values: kind %r is unknown: give one of %s' % (self.kind, ', '.join(kinds)))
+        if self.kind not in _KINDS:
+            raise InputError('first values: kind %r is unknown: give one of %s' % (self.kind, ', '.join(_KINDS)))
         if not np.isfinite(self.value):
             raise InputError('first values: %r is not finite: give a finite number' % (self.value,))
         if not 0 <= self.seed < 1 << 64:
             raise InputError('first values: seed %r: give an integer from 0 to 2^64 - 1' % (self.seed,))
-        return kinds[self.kind], float(self.value), self.seed
+        return _KINDS.index(self.kind), float(self.value), self.seed
 
 
 #: The first values of a table that begins with zeros.
@@ -238,13 +230,6 @@ class RowStore:
         keys, rows = as_keys(keys), self._rows(rows, len(as_keys(keys)), self.width)
         self._library.row_store_assign(self._store, keys.ctypes.data, rows.ctypes.data, len(keys))
 
-    def read_state(self, slot: int, keys: Any) -> np.ndarray:
-        """Return optimizer state number `slot` of keys; zeros for keys without a row."""
-        keys = as_keys(keys)
-        states = np.empty((len(keys), self._state_width(slot)), self.dtype)
-        self._library.row_store_read_state(self._store, slot, keys.ctypes.data, len(keys), states.ctypes.data)
-        return states
-
     def assign_state(self, slot: int, keys: Any, states: Any) -> None:
         """Set optimizer state number `slot` of keys; keys without a row get one."""
         keys, states = as_keys(keys), self._rows(states, len(as_keys(keys)), self._state_width(slot))
@@ -265,13 +250,10 @@ class RowStore:
         self._library.row_store_statistics(self._store, numbers)
         return dict(zip(_STATISTICS, numbers))
 
-    @property
-    def clock(self) -> int:
-        """The number of updates by an optimizer since the table was empty, from which the age of rows is counted."""
-        return int(self._library.row_store_clock(self._store))
-
     def set_clock(self, clock: int) -> None:
-        """Set the clock, before rows that were saved are loaded."""
+        """Set the number of updates by an optimizer since the table was empty, from which the age of rows is counted,
+        before rows that were saved are loaded.
+        """
         self._library.row_store_set_clock(self._store, clock)
 
     def save(self, folder: Union[str, row_files.Folder], since: Optional[int] = None) -> Dict[str, Any]:

@@ -4,8 +4,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from ...kernels.joint_norm_operator import JointNorm, JointNormOperator
-from ...kernels.transfer_operator import TransferOperator
+from ...kernels.operators import JointNorm, JointNormOperator, TransferOperator
 from ...lane.transfers import Channels, PersistentTransfer
 from ...native.engine import handles_of
 from ..sharding.box import Box, full, overlap, subtract

@@ -9,8 +9,7 @@ from typing import Any, Callable, List, Optional, Tuple, Union
 import mxnet as mx
 import numpy as np
 
-from ...kernels.joint_norm_operator import JointNorm, JointNormOperator, local_joint_norm
-from ...kernels.transfer_operator import TransferOperator
+from ...kernels.operators import JointNorm, JointNormOperator, TransferOperator, local_joint_norm
 from ...native.arrays import host_view
 from ...native.custom_operators import PythonOperator
 from ...native.engine import when_ready
@@ -90,7 +89,7 @@ class RedistributionOperator(PythonOperator):
         if not self._differentiable:
             inputs = [mx.sym.BlockGrad(symbol) for symbol in inputs]
         if compiled is not None:
-            outputs = compiled.symbol(name, [copied_input(symbol) for symbol in inputs])
+            outputs = compiled.in_graph(*map(copied_input, inputs), name=name)
         else:
             inputs[1:] = [mx.sym.stack(symbol, axis=0) for symbol in inputs[1:]]
             outputs = self.custom_symbol(name, inputs)

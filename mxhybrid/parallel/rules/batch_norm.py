@@ -6,9 +6,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from ...kernels.joint_norm_operator import JointNorm
-from ...kernels.kernels import compiled
-from ...kernels.norm_operators import Statistics
+from ...kernels.library import compiled
+from ...kernels.operators import JointNorm, Statistics
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import Collective, OperatorShard, Rule, axis_of

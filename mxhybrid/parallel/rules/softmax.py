@@ -3,8 +3,8 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
 
-from ...kernels.kernels import compiled
-from ...kernels.softmax_operators import softmax_of, softmax_parts
+from ...kernels.library import compiled
+from ...kernels.operators import softmax_of, softmax_parts
 from ...native.symbols import copied_input
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register

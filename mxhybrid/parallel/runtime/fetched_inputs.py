@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 import mxnet as mx
 import numpy as np
 
-from ...kernels.joint_norm_operator import JointNorm
+from ...kernels.operators import JointNorm
 from ...native.symbols import part_of
 from ..ops.graph import Entry, Operator
 from ..ops.learning import entries_with_gradients

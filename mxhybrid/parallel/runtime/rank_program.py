@@ -3,7 +3,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import mxnet as mx
 
-from ...kernels.norm_operators import Statistics
+from ...kernels.operators import Statistics
 from ...native.symbols import has_gradient, joined_along, part_of
 from ..ops.graph import Entry, Operator, merged_shape
 from ..ops.learning import asks_for_gradient, leads_to, learning_operators

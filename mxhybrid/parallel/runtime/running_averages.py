@@ -10,8 +10,8 @@ from typing import Any, List, NamedTuple, Sequence, Tuple, Union
 import mxnet as mx
 import numpy as np
 
-from ...kernels.kernels import compiled
-from ...kernels.norm_operators import NextAverage, Statistics, next_averages
+from ...kernels.library import compiled
+from ...kernels.operators import NextAverage, Statistics, next_averages
 
 #: The mean or variance of a call of a layer, without a gradient: a symbol with an element for each channel, or a part
 #: of an array.

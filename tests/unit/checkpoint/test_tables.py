@@ -16,6 +16,7 @@ from mxhybrid.checkpoint.read_only import open_checkpoint
 from mxhybrid.checkpoint.reader import Damaged, Reader, newest
 from mxhybrid.row_store.row_store import FirstValues
 
+from ...helpers.row_stores import first_rows
 from ...helpers.stored_tables import WIDTH, Table, chain, save
 
 
@@ -252,7 +253,7 @@ def test_philox():
 def test_first_values_are_those_of_training(kind, dtype):
     keys = np.random.RandomState(0).randint(-2 ** 63, 2 ** 63 - 1, 1000)
     first = FirstValues(kind, 0.3, 2 ** 63 + 12345)
-    expected = first.rows(keys, 17, dtype)
+    expected = first_rows(first, keys, 17, dtype)
     rows = np.empty_like(expected)
     fill_first_values(first._asdict(), keys, rows)
     np.testing.assert_array_equal(rows, expected)

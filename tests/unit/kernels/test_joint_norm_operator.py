@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mxnet import autograd
 
-from mxhybrid.kernels.joint_norm_operator import JointNorm, local_joint_norm
+from mxhybrid.kernels.operators import JointNorm, local_joint_norm
 
 SHAPES = [((4, 6, 9, 7), 1), ((2, 3, 40, 41), 1), ((3, 5, 4), 1), ((33, 8), 1), ((2, 4, 5, 6), 3), ((1, 2, 1100), 1),
           ((3, 4, 20), 0)]

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from mxhybrid.kernels import kernels
+from mxhybrid.kernels import library
 from mxhybrid.lane.row_format import RowFormat
 
 from ..lane.hosts import ASSIGN, UNCACHED, hosts
@@ -51,7 +51,7 @@ def test_rounding_is_numpys(width):
 @given(st.lists(st.integers(-2, 12) | st.integers(0, 299), max_size=400), st.integers(10, 2000))
 def test_unique_ids(ids, rows):
     ids = np.array(ids, np.int64)
-    found = kernels.sorted_unique(ids, rows)
+    found = library.sorted_unique(ids, rows)
     if ((ids < 0) | (ids >= rows)).any():
         assert found is None
     else:
@@ -60,12 +60,12 @@ def test_unique_ids(ids, rows):
 
 @pytest.mark.parametrize('ids', [[], [5], [1 << 39, 7, 7, 0], [(1 << 40) - 1], [1 << 40], [-1]])
 def test_few_ids_of_a_large_table_need_no_bitmap(ids):
-    found = kernels.sorted_unique(np.array(ids, np.int64), 1 << 40)
+    found = library.sorted_unique(np.array(ids, np.int64), 1 << 40)
     assert (found is None) == (ids in ([1 << 40], [-1]))
     assert found is None or list(found) == sorted(set(ids))
 
 
 def test_numpy_is_used_without_the_library(monkeypatch):
-    monkeypatch.setattr(kernels, 'compiled', lambda: None)
-    assert list(kernels.sorted_unique(np.array([3, 1, 3]), 4)) == [1, 3]
-    assert kernels.sorted_unique(np.array([3, 1, 4]), 4) is None
+    monkeypatch.setattr(library, 'compiled', lambda: None)
+    assert list(library.sorted_unique(np.array([3, 1, 3]), 4)) == [1, 3]
+    assert library.sorted_unique(np.array([3, 1, 4]), 4) is None

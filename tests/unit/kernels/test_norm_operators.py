@@ -3,7 +3,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd
 
-from mxhybrid.kernels import norm_operators
+from mxhybrid.kernels import operators
 
 
 def test_averages_are_updated_by_the_backward_pass_alone():
@@ -17,13 +17,13 @@ def test_averages_are_updated_by_the_backward_pass_alone():
         values = [mx.sym.BlockGrad(one) for one in values]
         both = mx.sym.concat(*values, dim=0)
         # Statistics of one array, at different positions, and of arrays of their own.
-        parts = [norm_operators.Statistics(both, 2 * count, count * at) for at in range(len(values))] if count == 4 \
-            else [norm_operators.Statistics(value, count) for value in values]
-        every.append(norm_operators.NextAverage(following, average, parts, of, count))
+        parts = [operators.Statistics(both, 2 * count, count * at) for at in range(len(values))] if count == 4 \
+            else [operators.Statistics(value, count) for value in values]
+        every.append(operators.NextAverage(following, average, parts, of, count))
         averages[count] = arrays[input_names[1]]
         autograd.mark_variables([arrays[input_names[0]]], [averages[count]], 'write')
         names.append(input_names)
-    symbol = norm_operators.next_averages(every)
+    symbol = operators.next_averages(every)
     call = mx.nd.CachedOp(symbol, [('static_alloc', True), ('static_shape', True)])
     expected = {count: average.asnumpy() for count, average in averages.items()}
     for _ in range(3):

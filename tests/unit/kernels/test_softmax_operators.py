@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mxnet import autograd
 
-from mxhybrid.kernels import softmax_operators
+from mxhybrid.kernels import operators
 
 #: The shape, the axis, and the lengths of its parts.
 CASES = [((5, 30), 1, (30,)), ((4, 7), 1, (3, 4)), ((3, 2, 1000), -1, (1, 8, 16, 475, 500)), ((6, 5, 3), 1, (2, 3)),
@@ -18,10 +18,10 @@ def in_parts(op, shape, axis, lengths):
     shards = [mx.sym.slice_axis(data, axis=axis, begin=int(start), end=int(start + length))
               for start, length in zip(starts, lengths)]
     shapes = [shape[:axis] + (length,) + shape[axis + 1:] for length in lengths]
-    parts = [softmax_operators.softmax_parts(shard, part_shape, axis, 'parts%d' % number)
+    parts = [operators.softmax_parts(shard, part_shape, axis, 'parts%d' % number)
              for number, (shard, part_shape) in enumerate(zip(shards, shapes))]
     joined = mx.sym.concat(*[totals for _, totals in parts], dim=1 + axis)
-    return mx.sym.concat(*[softmax_operators.softmax_of(
+    return mx.sym.concat(*[operators.softmax_of(
         copy, mx.sym.identity(joined), part_shape, axis, len(lengths), op == 'log_softmax', 'softmax%d' % number)
         for number, ((copy, _), part_shape) in enumerate(zip(parts, shapes))], dim=axis)
 

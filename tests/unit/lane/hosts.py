@@ -12,7 +12,7 @@ import numpy as np
 from mxhybrid.kernels.library import INT
 from mxhybrid.lane import library
 from mxhybrid.lane.keyed_rows import KeyedRows, packed
-from mxhybrid.row_store.library import first_value_kinds
+from mxhybrid.row_store.row_store import FirstValues
 
 FENCE, UNCACHED = 1, 2
 LIMIT_MS = 20000
@@ -165,7 +165,7 @@ class Hosts:
         self.tables[number] = (0, width, np.dtype(dtype), owners)
         for agent in self.agents:
             lib.agent_add_dynamic_table(
-                agent, number, b'items', *shape[1:], first_value_kinds()[first[0]], first[1], seed, admit, capacity,
+                agent, number, b'items', *shape[1:], *FirstValues(*first, seed).for_library(), admit, capacity,
                 expire_after, 0, b'', 0, 0)
         self._share(number, shape)
 

@@ -9,8 +9,9 @@ import pytest
 
 from mxhybrid.base.errors import JobError
 from mxhybrid.lane.row_format import RowFormat
-from mxhybrid.row_store.library import first_value_kinds
+from mxhybrid.row_store.row_store import FirstValues
 
+from ...helpers.row_stores import first_rows
 from .hosts import ASSIGN, FENCE, LIMIT_MS, SGD, UNCACHED, Hosts, hosts, lib, pointer
 from .test_rows import JOBS
 
@@ -18,14 +19,6 @@ from .test_rows import JOBS
 KEYS = np.unique(np.array([-2 ** 63, -2 ** 63 + 1, -2 ** 53 - 1, -2 ** 31 - 1, -2 ** 31, -3, -1, 0, 1, 2, 2 ** 24 + 1,
                            2 ** 31 - 1, 2 ** 31, 2 ** 31 + 1, 2 ** 32, 2 ** 53, 2 ** 53 + 1, 2 ** 62, 2 ** 63 - 2,
                            2 ** 63 - 1] + list(range(100, 160)), np.int64))
-
-
-def first_values(keys, width, dtype, kind, value, seed):
-    """Return the first values of rows."""
-    keys, rows = np.ascontiguousarray(keys, np.int64), np.empty((len(keys), width), dtype)
-    lib.first_values(first_value_kinds()[kind], value, seed, lib.dtypes[np.dtype(dtype).name], pointer(keys),
-                     len(keys), width, pointer(rows))
-    return rows
 
 
 def partitions_of(keys, count):
@@ -57,7 +50,7 @@ def test_pushes_are_summed_and_pulls_see_them(workers, agents, parts, dtype):
         pulled_by_worker = job.everywhere(train)
         counts = [job.with_store(7, part, lib.row_store_size) for part in range(parts)]
 
-    weight = first_values(KEYS, width, dtype, *first, 5)
+    weight = first_rows(FirstValues(*first, 5), KEYS, width, dtype)
     pushed, randoms = np.zeros(len(KEYS), bool), [np.random.RandomState(worker) for worker in range(sum(workers))]
     for step in range(steps):
         total = np.zeros_like(weight)
@@ -91,7 +84,7 @@ def test_lookups_insert_no_rows_and_need_little_memory():
                 while len(requests) > 5:
                     keys, request = requests.pop(random.randint(len(requests)))
                     rows = job.wait(worker, 0, request, len(keys))
-                    np.testing.assert_array_equal(rows, first_values(keys, 64, 'float32', 'normal', 1.0, 0))
+                    np.testing.assert_array_equal(rows, first_rows(FirstValues('normal', 1.0), keys, 64))
             for keys, request in requests:
                 assert job.wait(worker, 0, request, len(keys)) is not None
             return True

@@ -1,5 +1,6 @@
-"""The receive windows of agents, which let connections share a link evenly, and the thresholds of wake-ups."""
-import ctypes
+"""The receive windows of agents, which let connections share a link evenly, and the thresholds of wake-ups, in jobs;
+``receive_windows.cc`` tests their sizes.
+"""
 import socket
 import threading
 import time
@@ -7,85 +8,14 @@ import time
 import numpy as np
 import pytest
 
-from mxhybrid.lane import library
-
-from .hosts import LIMIT_MS, Hosts, lib
+from .hosts import LIMIT_MS, Hosts
 
 pytestmark = pytest.mark.both_pythons
 
-#: The smallest window in bytes, and the longest time in seconds of a link's bytes that all windows hold together.
-SMALLEST, SPAN_S = 1 << 15, 0.04
-NO_LIMIT = 0
-#: The time in seconds of a link's bytes that are the sum of all thresholds, and the largest threshold in bytes.
-THRESHOLD_SPAN_S, LARGEST_THRESHOLD = 0.01, 1 << 18
+#: The smallest window, and the largest threshold, in bytes.
+SMALLEST, LARGEST_THRESHOLD = 1 << 15, 1 << 18
 #: Linux's socket option, which the module socket lacks: the unsent bytes from which a socket takes no more.
 TCP_NOTSENT_LOWAT = 25
-
-
-def sizes(bytes_per_interval, interval_s, connections, min_rtt_s=0.0):
-    """Return windows and thresholds after each of several intervals with given numbers of received bytes."""
-    received = 12345 + np.cumsum([0] + list(bytes_per_interval)).astype(np.int64)
-    times_ns = 10**9 + np.arange(len(received)) * round(interval_s * 1e9)
-    results = [(ctypes.c_uint32 * len(received))() for _ in range(2)]
-    lib.receive_windows(len(received), library.counts(received.tolist()), library.counts(times_ns.tolist()), min_rtt_s,
-                        connections, *results)
-    return [list(result[1:]) for result in results]
-
-
-def windows(*args, **kwargs):
-    """Return the windows of :func:`sizes`."""
-    return sizes(*args, **kwargs)[0]
-
-
-def thresholds(*args):
-    """Return the thresholds of :func:`sizes`."""
-    return sizes(*args)[1]
-
-
-def test_windows_hold_40_ms_of_the_rate():
-    rate = 125e6
-    assert windows([rate * 0.1] * 3, 0.1, 7) == [pytest.approx(rate * SPAN_S / 7, abs=1)] * 3
-    assert windows([rate * 0.1] * 3, 0.1, 2) == [pytest.approx(rate * SPAN_S / 2, abs=1)] * 3
-
-
-def test_windows_hold_two_round_trips():
-    assert windows([12.5e5], 0.1, 5, min_rtt_s=0.1) == [12.5e6 * 0.2 / 5]
-
-
-def test_windows_are_not_too_small():
-    assert windows([1000, 0, 0], 0.1, 7) == [SMALLEST] * 3
-
-
-def test_large_windows_and_single_connections_are_not_limited():
-    assert windows([125e6], 0.05, 2) == [NO_LIMIT]
-    assert windows([1000], 0.1, 1) == [NO_LIMIT]
-
-
-def test_rate_is_the_largest_over_50_ms():
-    # The agent receives nothing for four intervals of 10 ms, then all bytes that have waited in its sockets.
-    burst = windows([0, 0, 0, 0, 1.25e6, 0, 0, 0, 0, 1.25e6], 0.01, 5)
-    assert burst[:4] == [SMALLEST] * 4
-    assert burst[4:] == [25e6 * SPAN_S / 5] * 6
-    declined = windows([1.25e6] + [0] * 100, 0.1, 2)
-    assert declined[:3] == [pytest.approx(12.5e6 * 0.99 ** n * SPAN_S / 2, abs=1) for n in range(3)]
-    assert declined[-1] == pytest.approx(12.5e6 * 0.99 ** 100 * SPAN_S / 2, abs=1)
-
-
-def test_thresholds_are_10_ms_of_the_rate():
-    assert thresholds([12.5e5] * 2, 0.1, 7) == [pytest.approx(12.5e6 * THRESHOLD_SPAN_S / 7, abs=1)] * 2
-    assert thresholds([12.5e5] * 2, 0.1, 1) == [12.5e6 * THRESHOLD_SPAN_S] * 2
-
-
-def test_thresholds_are_limited():
-    assert thresholds([125e6], 0.1, 1) == [LARGEST_THRESHOLD]
-    assert thresholds([0], 0.1, 7) == [0]
-
-
-def test_thresholds_are_at_most_a_quarter_of_a_window():
-    for bytes_per_interval in np.logspace(0, 10, 40):
-        for connections in (2, 7, 100):
-            [window], [threshold] = sizes([bytes_per_interval], 0.1, connections)
-            assert window == NO_LIMIT or threshold <= window / 4 + 1
 
 
 class TcpHosts(Hosts):

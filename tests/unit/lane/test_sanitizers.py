@@ -117,7 +117,8 @@ def test_truncated_or_changed_arrays_do_no_harm(tmp_path, parts):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize('part', ['allreduce_rounds', 'array_streams', 'fragment_plans', 'record_log', 'request_views'])
+@pytest.mark.parametrize('part', ['allreduce_rounds', 'array_streams', 'fragment_plans', 'receive_windows',
+                                  'record_log', 'request_views'])
 def test_a_part_alone_is_right(tmp_path, parts, part):
     output = output_with(part + '.cc', parts, 'address,undefined', tmp_path, tmp_path)
     assert re.fullmatch(r'all \w+ are right\n', output)

@@ -6,6 +6,7 @@ from hypothesis import given, strategies as st
 from mxhybrid.base.errors import InputError
 from mxhybrid.row_store.row_store import FirstValues
 
+from ...helpers.row_stores import first_rows
 from ...oracles.philox import first_values, philox4x32
 
 KEYS = st.integers(-1 << 63, (1 << 63) - 1)
@@ -24,19 +25,19 @@ def test_oracle_gives_the_known_answers_of_random123(counter, key, words):
 @given(st.sampled_from(['zero', 'constant', 'uniform', 'normal']), st.floats(-100, 100), SEEDS, KEYS,
        st.integers(1, 19))
 def test_values_are_those_of_the_paper(kind, value, seed, key, width):
-    row = FirstValues(kind, value, seed).rows([key], width, 'float64')[0]
+    row = first_rows(FirstValues(kind, value, seed), [key], width, 'float64')[0]
     expected = first_values(kind, value, seed, key, width)
     np.testing.assert_allclose(row, expected, rtol=1e-14, atol=1e-300)
-    np.testing.assert_array_equal(FirstValues(kind, value, seed).rows([key], width, 'float32')[0],
+    np.testing.assert_array_equal(first_rows(FirstValues(kind, value, seed), [key], width, 'float32')[0],
                                   row.astype(np.float32))
 
 
 def test_values_have_their_distribution():
     keys = np.arange(20000)
-    uniform = FirstValues('uniform', 0.5, 3).rows(keys, 8, 'float64')
+    uniform = first_rows(FirstValues('uniform', 0.5, 3), keys, 8, 'float64')
     assert abs(uniform).max() < 0.5
     np.testing.assert_allclose([uniform.mean(), uniform.std()], [0, 0.5 / 3 ** 0.5], atol=0.003)
-    normal = FirstValues('normal', 2.0, 3).rows(keys, 8, 'float64')
+    normal = first_rows(FirstValues('normal', 2.0, 3), keys, 8, 'float64')
     np.testing.assert_allclose([normal.mean(), normal.std(), (normal ** 4).mean() / 48], [0, 2, 1], atol=0.03)
     correlations = np.corrcoef(normal.T) - np.eye(8)
     assert abs(correlations).max() < 0.05
@@ -47,4 +48,4 @@ def test_values_have_their_distribution():
     (FirstValues('normal', 1.0, -1), 'seed -1'), (FirstValues('normal', 1.0, 1 << 64), 'seed 18446744073709551616')])
 def test_bad_first_values_are_refused(first, message):
     with pytest.raises(InputError, match=message):
-        first.rows([1], 4)
+        first.for_library()

@@ -16,6 +16,7 @@ from mxhybrid.row_store import row_files
 from mxhybrid.row_store.row_store import RowStore, partition_of
 
 from ...helpers.nameless_files import nameless_files
+from ...helpers.row_stores import first_rows, state_of
 from .row_store_inputs import FIRST, SGD, SPECIAL, unique
 
 HERE = Path(__file__).parent
@@ -35,8 +36,10 @@ def test_save_and_load(tmp_path, monkeypatch, portion):
     keys = unique(np.concatenate([SPECIAL, np.random.RandomState(0).randint(-1 << 62, 1 << 62, 200), np.arange(99)]))
     random = np.random.RandomState(1)
     store.assign(keys, random.standard_normal((len(keys), 3)))
-    store.assign_state(0, keys[::2], random.standard_normal((len(keys[::2]), 3)))
-    store.assign_state(1, keys[::3], random.standard_normal((len(keys[::3]), 1)))
+    states = [np.zeros((len(keys), width)) for width in (3, 1)]
+    for slot, state in enumerate(states):
+        state[::2 + slot] = random.standard_normal(state[::2 + slot].shape)
+        store.assign_state(slot, keys[::2 + slot], state[::2 + slot])
     store.erase(keys[::7])
     answer = store.save(str(tmp_path / 'whole'))
     arrays = saved(tmp_path / 'whole')
@@ -47,14 +50,14 @@ def test_save_and_load(tmp_path, monkeypatch, portion):
     np.testing.assert_array_equal(arrays['keys'], left)
     np.testing.assert_array_equal(arrays['rows'], store.read(left))
     for slot in range(2):
-        np.testing.assert_array_equal(arrays['state%d' % slot], store.read_state(slot, left))
+        np.testing.assert_array_equal(arrays['state%d' % slot], states[slot][np.searchsorted(keys, left)])
     parts = [RowStore(3, 'float64', FIRST) for _ in range(3)]
     for number, part in enumerate(parts):
         part.set_state_widths([3, 1])
         mine = left[partition_of(left, 3) == number]
         assert part.load(str(tmp_path / 'whole'), number, 3) == len(part) == len(mine)
         np.testing.assert_array_equal(part.read(mine), store.read(mine))
-        np.testing.assert_array_equal(part.read_state(1, mine), store.read_state(1, mine))
+        np.testing.assert_array_equal(state_of(part, 1, mine), states[1][np.searchsorted(keys, mine)])
 
 
 @pytest.mark.parametrize('seed', range(5))
@@ -211,8 +214,7 @@ def test_files_beyond_their_budget(tmp_path):
         assert anonymous <= 1.5 * budget + 24 * rows + (8 << 20)
     for keys in np.array_split(np.arange(rows), 50):
         steps = np.cumsum(1 / np.sqrt(np.arange(1, 13)))[expected[keys] - 1]
-        np.testing.assert_allclose(store.read(keys), FIRST.rows(keys, width) - steps[:, None], atol=1e-5)
-        np.testing.assert_array_equal(store.read_state(0, keys)[:, 0], expected[keys])
+        np.testing.assert_allclose(store.read(keys), first_rows(FIRST, keys, width) - steps[:, None], atol=1e-5)
     statistics = store.statistics()
     row_bytes = 8 + 2 * 4 * width
     assert rows * row_bytes <= statistics['file_bytes'] <= 1.5 * rows * row_bytes
@@ -310,7 +312,7 @@ def test_state_of_another_size_is_made_in_one_pass(tmp_path):
     store.set_state_widths([8])
     read_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_inblock - before) * 512
     assert read_bytes <= 2 * store.statistics()['file_bytes']
-    assert (store.read(keys) == keys[:, None]).all() and not store.read_state(0, keys).any()
+    assert (store.read(keys) == keys[:, None]).all() and not state_of(store, 0, keys).any()
 
 
 @pytest.mark.both_pythons

@@ -17,6 +17,7 @@ from mxhybrid.servers.kernel_rules import kernel_rule
 from mxhybrid.servers.partition_state import Partition
 from mxhybrid.servers.protocol import OPTIMIZE
 
+from ...helpers.row_stores import first_rows, state_of
 from .row_store_inputs import FIRST, SGD, SPECIAL, unique
 
 #: Rules with settings, by optimizer of MXNet.
@@ -46,6 +47,7 @@ class Machine(RuleBasedStateMachine):
         self.store = RowStore(width, dtype, FIRST, directory='' if storage == 'memory' else self.folder.name,
                               resident_bytes=1 if storage == 'budget' else 0)
         self.store.set_state_widths([width])
+        self.empty_store = RowStore(width, dtype, FIRST)
         self.rows, self.states = {}, {}
 
     def teardown(self):
@@ -54,7 +56,7 @@ class Machine(RuleBasedStateMachine):
             self.folder.cleanup()
 
     def first(self, key):
-        return FIRST.rows([key], self.store.width, self.store.dtype)[0]
+        return self.empty_store.read([key])[0]
 
     def drawn(self, count, seed):
         return np.random.RandomState(seed).standard_normal((count, self.store.width)).astype(self.store.dtype)
@@ -113,7 +115,7 @@ class Machine(RuleBasedStateMachine):
         np.testing.assert_array_equal(self.store.read(keys),
                                       [self.rows.get(key, self.first(key)) for key in keys])
         zeros = np.zeros(self.store.width)
-        np.testing.assert_array_equal(self.store.read_state(0, keys), [self.states.get(key, zeros) for key in keys])
+        np.testing.assert_array_equal(state_of(self.store, 0, keys), [self.states.get(key, zeros) for key in keys])
 
 
 TestMachine = Machine.TestCase
@@ -137,7 +139,8 @@ def test_updates_equal_mxnets(name, settings, more, dtype, tolerance):
     theirs = TableOptimizer(reference_of(optimizer), dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd))
     reference_dtype = dtype if tolerance == 1e-10 else 'float32'
     reference = Partition(17, 'table', len(keys), width, OPTIMIZE)
-    reference.hold(make_row_sparse(np.arange(len(keys)), FIRST.rows(keys, width, reference_dtype), (len(keys), width)))
+    rows = first_rows(FIRST, keys, width, reference_dtype)
+    reference.hold(make_row_sparse(np.arange(len(keys)), rows, rows.shape))
     random, touched = np.random.RandomState(0), np.zeros(len(keys), bool)
     for _ in range(6):
         places = np.flatnonzero(random.rand(len(keys)) < 0.3)
@@ -174,7 +177,7 @@ def test_updates_in_float64_equal_the_formulas(name, settings):
     rule_name, rule_settings = kernel_rule(optimizer, has_state=True)
     store = RowStore(width, 'float64', FIRST)
     store.set_state_widths(state_widths(optimizer, 0, (1, width), 'float64'))
-    rows, states = FIRST.rows(keys, width, 'float64'), np.zeros((len(keys), 2, width))
+    rows, states = first_rows(FIRST, keys, width, 'float64'), np.zeros((len(keys), 2, width))
     random = np.random.RandomState(0)
     for _ in range(6):
         places = np.flatnonzero(random.rand(len(keys)) < 0.5)
@@ -192,11 +195,11 @@ def test_state_of_groupadagrad_is_one_element_a_row():
 
 def test_reading_makes_no_rows():
     store = RowStore(4, 'float64', FIRST)
-    np.testing.assert_array_equal(store.read(SPECIAL), FIRST.rows(SPECIAL, 4, 'float64'))
+    np.testing.assert_array_equal(store.read(SPECIAL), first_rows(FIRST, SPECIAL, 4, 'float64'))
     assert len(store) == 0
 
 
-def test_other_rules():
+def test_other_rules(tmp_path):
     store = RowStore(2, 'float64')
     store.set_state_widths([2, 1])
     store.update('assign', {}, [3, 5], [[1, 2], [3, 4]])
@@ -204,10 +207,10 @@ def test_other_rules():
     store.update('assign state', {}, [5], [[5, 6]])
     store.update('assign state', {}, [5], [[7, 8]], slot=1)
     assert store.read([3, 5, 7]).tolist() == [[1, 2], [3, 4], [0, 0]]
-    assert store.read_state(0, [5]).tolist() == [[5, 6]] and store.read_state(1, [5]).tolist() == [[7]]
+    assert state_of(store, 0, [5]).tolist() == [[5, 6]] and state_of(store, 1, [5]).tolist() == [[7]]
     store.update('replace', {}, [8], [[1, 1]])
     assert len(store) == 1 and store.read([3, 8]).tolist() == [[0, 0], [1, 1]]
-    assert store.clock == store.statistics()['updates'] == 0
+    assert store.save(str(tmp_path / 'rows'))['clock'] == store.statistics()['updates'] == 0
 
 
 def test_rows_stay_when_the_sizes_of_state_change():
@@ -219,7 +222,7 @@ def test_rows_stay_when_the_sizes_of_state_change():
         store.set_state_widths(widths)
         np.testing.assert_array_equal(store.read(keys), rows)
         if widths:
-            assert not store.read_state(len(widths) - 1, keys).any()
+            assert not state_of(store, len(widths) - 1, keys).any()
 
 
 def test_count_of_updates_sets_the_rate_of_adam():
@@ -256,13 +259,13 @@ def test_memory_is_that_of_rows_and_16_bytes():
 
 def test_admission_counts_updates_that_have_the_key():
     store = RowStore(3, 'float64', FIRST, admit=3)
-    default = FIRST.rows([-1 << 63], 3, 'float64')[0]
+    default = first_rows(FIRST, [-1 << 63], 3, 'float64')[0]
     keys = [2, 5, 1 << 60]
     for step in range(4):
         sighted = [2, 5] if step == 1 else keys
         store.update('sgd', SGD, sighted, np.ones((len(sighted), 3)))
         # At its third sighting a key gets a row, from its own first values.
-        expected = [FIRST.rows([key], 3, 'float64')[0] - 0.5 * max(0, count - 2) if count >= 3 else default
+        expected = [first_rows(FIRST, [key], 3, 'float64')[0] - 0.5 * max(0, count - 2) if count >= 3 else default
                     for key, count in zip(keys, [step + 1, step + 1, step + (step == 0)])]
         np.testing.assert_allclose(store.read(keys), expected, rtol=1e-14)
         statistics = store.statistics()
@@ -419,7 +422,7 @@ def test_removal_of_rows(seed, tmp_path):
         model.update(keys.tolist())
         known = np.array(sorted(model.rows), np.int64)
         assert len(store) == len(known)
-        is_first = (store.read(known) == FIRST.rows(known, 2)).all(1)
+        is_first = (store.read(known) == first_rows(FIRST, known, 2)).all(1)
         assert not is_first.any()
         assert store.statistics()['expired'] == model.expired
         if step == 60:
@@ -470,7 +473,7 @@ def test_bad_calls_are_refused():
     with pytest.raises(JobError, match="'callback' cannot update a dynamic table"):
         store.update('callback', {}, [1], np.zeros((1, 2)))
     with pytest.raises(InputError, match='optimizer state number 0'):
-        store.read_state(0, [1])
+        store.assign_state(0, [1], np.zeros((1, 2)))
     assert len(store) == 0
     for _ in range(2):
         store.close()

@@ -16,6 +16,7 @@ from mxhybrid.servers.lifecycle import retire_tables
 from mxhybrid.telemetry.recorder import Recorder
 
 from ...helpers.nameless_files import nameless_files
+from ...helpers.row_stores import first_rows
 from .dynamic_job import dynamic_job
 
 WIDTH, STEPS = 5, 6
@@ -46,7 +47,7 @@ def rates(step):
 def in_one_process(name, arguments, wd, workers, dtype):
     """Return the rows of all keys after the steps, by MXNet's optimizer with a row_sparse weight."""
     optimizer = mx.optimizer.create(name, wd=wd, **arguments)
-    weight = make_row_sparse(np.arange(len(KEYS)), FIRST.rows(KEYS, WIDTH, dtype), (len(KEYS), WIDTH))
+    weight = make_row_sparse(np.arange(len(KEYS)), first_rows(FIRST, KEYS, WIDTH, dtype), (len(KEYS), WIDTH))
     state = optimizer.create_state_multi_precision(0, weight)
     for step in range(STEPS):
         optimizer.lr, optimizer.rescale_grad = rates(step)
@@ -87,7 +88,7 @@ def test_updates_equal_mxnets_in_one_process(name, arguments, dtype, workers, se
         table = create_dynamic_table(servers, DynamicTableSpec('items', WIDTH, dtype, FIRST, partitions))
         rows = np.empty((len(KEYS), WIDTH), dtype)
         table.pull(KEYS, rows)
-        np.testing.assert_array_equal(rows, FIRST.rows(KEYS, WIDTH, dtype))
+        np.testing.assert_array_equal(rows, first_rows(FIRST, KEYS, WIDTH, dtype))
         optimizer = mx.optimizer.create(name, **dict(arguments, clip_gradient=0.8))
         for step in range(STEPS):
             lr, optimizer.rescale_grad = rates(step)
@@ -183,7 +184,7 @@ def test_rows_travel_as_float16_equally_to_all():
         return rows, exact
     with dynamic_job([2, 1], [1, 1]) as job:
         results = job.run(train)
-    expected = FIRST.rows(KEYS, WIDTH) - np.float32(3)
+    expected = first_rows(FIRST, KEYS, WIDTH) - np.float32(3)
     for rows, exact in results:
         np.testing.assert_array_equal(exact, expected)
         np.testing.assert_array_equal(rows, expected.astype(np.float16).astype(np.float32))

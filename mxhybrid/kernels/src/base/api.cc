@@ -10,7 +10,7 @@
 extern "C" {
 
 /// The version of the interface, which increases with every change.
-int lane_version() { return 43; }
+int lane_version() { return 44; }
 
 const char* lane_error() { return lane::api_error.c_str(); }
 

@@ -27,15 +27,6 @@ void add_to_zero(char* to, const char* from, size_t bytes) {
   for (size_t i = 0; i < bytes / sizeof(T); ++i) result[i] = static_cast<T>(T(0) + values[i]);
 }
 
-void add_float16(char* to, const char* from, size_t bytes) {
-  add_halves(reinterpret_cast<uint16_t*>(to), reinterpret_cast<const uint16_t*>(from), bytes / sizeof(uint16_t));
-}
-
-void add_float16_to_zero(char* to, const char* from, size_t bytes) {
-  std::memset(to, 0, bytes);
-  add_float16(to, from, bytes);
-}
-
 template <typename T>
 void add_pair(const char* first, const char* second, size_t count, char* result) {
   const T *a = reinterpret_cast<const T*>(first), *b = reinterpret_cast<const T*>(second);
@@ -57,17 +48,27 @@ void add_blocks(const std::vector<const char*>& sources, size_t count, char* res
   }
 }
 
-void add_float16_blocks(const std::vector<const char*>& sources, size_t count, char* result) {
+void add_float16_blocks(const char* const* sources, size_t num_sources, size_t count, char* result) {
   float total[kBlock], wide[kBlock];
   for (size_t start = 0; start < count; start += kBlock) {
     const size_t size = std::min(kBlock, count - start);
     widen(reinterpret_cast<const uint16_t*>(sources[0]) + start, total, size);
-    for (size_t which = 1; which < sources.size(); ++which) {
+    for (size_t which = 1; which < num_sources; ++which) {
       widen(reinterpret_cast<const uint16_t*>(sources[which]) + start, wide, size);
       for (size_t i = 0; i < size; ++i) total[i] += wide[i];
     }
     narrow(total, reinterpret_cast<uint16_t*>(result) + start, size);
   }
+}
+
+void add_float16(char* to, const char* from, size_t bytes) {
+  const char* const sources[] = {to, from};
+  add_float16_blocks(sources, 2, bytes / sizeof(uint16_t), to);
+}
+
+void add_float16_to_zero(char* to, const char* from, size_t bytes) {
+  std::memset(to, 0, bytes);
+  add_float16(to, from, bytes);
 }
 
 /// Return the result of a function, which is called with a zero of a type other than float16.  Integers are unsigned,
@@ -117,7 +118,7 @@ void add_arrays(Dtype dtype, const std::vector<const char*>& sources, size_t cou
     if (sources[0] != result) std::memcpy(result, sources[0], count * size_of(dtype));
     return;
   }
-  if (dtype == Dtype::kFloat16) return add_float16_blocks(sources, count, result);
+  if (dtype == Dtype::kFloat16) return add_float16_blocks(sources.data(), sources.size(), count, result);
   with_type(dtype, [&](auto zero) { add_blocks<decltype(zero)>(sources, count, result); });
 }
 

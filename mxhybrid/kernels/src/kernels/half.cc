@@ -1,6 +1,5 @@
 #include "kernels/half.h"
 
-#include <algorithm>
 #include <cstring>
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -27,9 +26,6 @@ constexpr uint32_t kInfinity = 0x7f800000U;
 constexpr uint16_t kHalfInfinity = 0x7c00U;
 /// 65520: from this number on, floats become infinite as float16.
 constexpr uint32_t kTooLarge = 0x477ff000U;
-
-/// The number of values that are widened and added at a time.
-constexpr size_t kBlock = 1024;
 
 #if defined(__x86_64__) || defined(__i386__)
 
@@ -144,17 +140,6 @@ bool fits(const float* values, size_t count) {
     bad |= (rest >= static_cast<int32_t>(kTooLarge)) & (rest < static_cast<int32_t>(kInfinity));
   }
   return !bad;
-}
-
-void add_halves(uint16_t* to, const uint16_t* from, size_t count) {
-  float sums[kBlock], wide[kBlock];
-  for (size_t start = 0; start < count; start += kBlock) {
-    const size_t size = std::min(kBlock, count - start);
-    widen(to + start, sums, size);
-    widen(from + start, wide, size);
-    for (size_t i = 0; i < size; ++i) sums[i] += wide[i];
-    narrow(sums, to + start, size);
-  }
 }
 
 }  // namespace lane

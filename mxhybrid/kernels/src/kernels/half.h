@@ -19,7 +19,5 @@ bool finite(const float* values, size_t count);
 bool finite(const uint16_t* values, size_t count);
 /// Return whether every finite value stays finite when it is rounded.
 bool fits(const float* values, size_t count);
-/// Add values to others; each sum is rounded.
-void add_halves(uint16_t* to, const uint16_t* from, size_t count);
 
 }  // namespace lane

@@ -1,5 +1,4 @@
 // The C interface of kernels; see api.cc for its conventions.
-#include "kernels/attribute.h"
 #include "kernels/half.h"
 #include "kernels/sorted_unique.h"
 #include "kernels/update.h"
@@ -13,11 +12,6 @@ const char* lane_rule_setting_name(uint32_t number) { return lane::rule_setting_
 
 /// Return whether all values of float16 are finite.
 int lane_finite_halves(const uint16_t* values, uint64_t count) { return lane::finite(values, count); }
-
-/// Return the float that MXNet's operators get for a setting, in a list of settings or by itself.
-float lane_attribute(double value, int in_list) {
-  return in_list ? lane::list_attribute(value) : lane::attribute(value);
-}
 
 int64_t lane_sorted_unique(const int64_t* ids, int64_t count, int64_t rows, uint64_t* marks, int64_t* result) {
   return lane::sorted_unique(ids, count, rows, marks, result);

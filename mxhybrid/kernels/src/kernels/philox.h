@@ -2,24 +2,10 @@
 // 1, 2, 3", SC 2011).
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
 namespace lane {
-
-/// Return the four random words of a counter and a key.
-inline std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
-  constexpr int kRounds = 10;
-  for (int round = 0; round < kRounds; ++round) {
-    const uint64_t product0 = uint64_t{0xD2511F53} * counter[0], product1 = uint64_t{0xCD9E8D57} * counter[2];
-    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(product1),
-               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(product0)};
-    key[0] += 0x9E3779B9;
-    key[1] += 0xBB67AE85;
-  }
-  return counter;
-}
 
 /// Replace counters by their random words; `words[w][i]` is word w of counter i.  Compilers vectorize these loops.
 template <size_t kCounters>

@@ -154,8 +154,7 @@ LANE_INLINE float row_softmax_gradient(size_t count, bool is_log, const float* o
 class Totals {
  public:
   /// `maxima` and `sums` are those of the first part; those of the next one are `stride` elements after them.
-  Totals(const float* maxima, const float* sums, size_t count, size_t stride)
-      : maxima_(maxima), sums_(sums), count_(count), stride_(stride) {
+  Totals(const float* maxima, const float* sums, size_t count, size_t stride) : maxima_(maxima), stride_(stride) {
     for (size_t part = 0; part < count; ++part) largest_ = std::max(largest_, maxima[part * stride]);
     for (size_t part = 0; part < count; ++part) total_ += static_cast<double>(sums[part * stride]) * weight(part);
   }
@@ -168,8 +167,8 @@ class Totals {
  private:
   double weight(size_t part) const { return std::exp(static_cast<double>(maxima_[part * stride_]) - largest_); }
 
-  const float *const maxima_, *const sums_;
-  const size_t count_, stride_;
+  const float* const maxima_;
+  const size_t stride_;
   float largest_ = -kInfinity;
   double total_ = 0;
 };

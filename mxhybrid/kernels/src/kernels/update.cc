@@ -1,8 +1,6 @@
 #include "kernels/update.h"
 
 #include <cmath>
-#include <stdexcept>
-#include <string>
 
 #include "kernels/attribute.h"
 #include "kernels/avx2.h"
@@ -239,10 +237,8 @@ const char* rule_setting_name(uint32_t number) {
   return number < kNumSettings ? kSettings[number].name : nullptr;
 }
 
-Rule make_rule(uint32_t kind, const double* settings) {
-  if (kind >= kNumRules) throw std::runtime_error("no rule has number " + std::to_string(kind));
-  Rule rule;
-  rule.kind = static_cast<RuleKind>(kind);
+Rule make_rule(RuleKind kind, const double* settings, uint32_t slot) {
+  Rule rule = {kind, slot};
   for (const SettingRow& setting : kSettings) rule.*setting.exact = *settings++;
   return rule;
 }

@@ -55,8 +55,8 @@ struct UpdateSettings {
 /// Return the name of a rule by its number, or of a setting by its position; null after the last one.
 const char* rule_name(uint32_t number);
 const char* rule_setting_name(uint32_t number);
-/// Return the rule with a number and all settings, in order; throws std::runtime_error if no rule has this number.
-Rule make_rule(uint32_t kind, const double* settings);
+/// Return the rule of a kind with all settings, in order.
+Rule make_rule(RuleKind kind, const double* settings, uint32_t slot = 0);
 
 /// A row, its optimizer state and its gradient.
 struct RowUpdate {

@@ -1,5 +1,6 @@
 #include "operators/norm_operators.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -98,10 +99,7 @@ void ArrayOperator::call(int count, void** arrays, const int* tags, bool goes_ba
     void* values = nullptr;
     const int position = static_cast<int>(by_tag[tags[i]].values.size());
     const auto is_read = [&](const std::vector<int>& needed) {
-      for (const int number : needed) {
-        if (number == position) return true;
-      }
-      return false;
+      return std::find(needed.begin(), needed.end(), position) != needed.end();
     };
     // In the backward pass the other arrays have no memory.
     const bool is_there = !goes_back || tags[i] == kInputGradient || tags[i] == kOutputGradient ||

@@ -2,7 +2,6 @@
 // that updates the running averages of a BatchNorm.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "kernels/moment_kernels.h"

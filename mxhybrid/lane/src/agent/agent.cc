@@ -75,6 +75,7 @@ void Agent::add_worker(uint32_t worker, int descriptor) {
 }
 
 std::shared_ptr<Agent::Table> Agent::new_table(uint32_t number, const TableShape& shape) {
+  if (shape.staleness > kMaxStaleness) throw std::runtime_error("a staleness of " + std::to_string(shape.staleness));
   std::vector<uint8_t> handled;
   for (uint32_t owner : shape.owners) handled.push_back(membership_.handler(host_, owner) == number_);
   const uint32_t workers = static_cast<uint32_t>(workers_.size());

@@ -391,7 +391,7 @@ void AgentAllreduce::send(Operation& operation, uint32_t chunk, Message kind, co
   message->header.count = static_cast<uint32_t>(operation.size(chunk));
   message->header.number = operation.number;
   message->segments[0] = {const_cast<char*>(data), operation.wire_bytes(chunk)};
-  Operation* const counting = operation.round.counts_sent() ? &operation : nullptr;
+  Operation* const counting = operation.round.has_results() ? nullptr : &operation;
   const bool reads_output = kind == Message::kResult && !operation.quantized;
   if (reads_output) ++*operation.unsent;
   message->sent = [this, reads_output, counting, owner,

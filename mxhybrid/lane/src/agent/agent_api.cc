@@ -1,17 +1,13 @@
 // The C interface of host agents; see api.cc for its conventions.
 #include <string>
-#include <vector>
 
 #include "agent/agent.h"
 #include "base/api_errors.h"
-#include "memory/api_arguments.h"
-#include "store/row_store_arguments.h"
 
 using lane::Agent;
 using lane::Dtype;
 using lane::guarded;
 using lane::RowFormat;
-using lane::Rule;
 
 extern "C" {
 
@@ -22,24 +18,12 @@ using FailedFunction = void (*)(const char* why);
 Agent* lane_agent_new(uint32_t number, uint32_t agents, const uint32_t* hosts, uint32_t num_hosts,
                       const uint32_t* workers, CallbackFunction callback, FailedFunction failed) {
   return guarded([&] {
-    return new Agent(number, lane::membership_of(agents, hosts, num_hosts, workers),
+    return new Agent(number, {{hosts, hosts + agents}, {workers, workers + num_hosts}},
                      [callback](uint32_t table, uint32_t part, const lane::RowList& list) {
                        callback(table, part, list.count, list.ids, list.rows);
                      },
                      [failed](const std::string& why) { failed(why.c_str()); });
   });
-}
-
-/// Write the receive window and the threshold that an agent would set at each of several times, given the number of bytes
-/// that it has received by then, the shortest round trip and the number of its connections.
-void lane_receive_windows(uint32_t count, const uint64_t* received, const int64_t* times_ns, double min_rtt_s,
-                          uint32_t connections, uint32_t* windows, uint32_t* thresholds) {
-  lane::ReceiveRate rate;
-  for (uint32_t i = 0; i < count; ++i) {
-    rate.note(received[i], times_ns[i]);
-    windows[i] = lane::receive_window(rate.bytes_per_s(), min_rtt_s, connections);
-    thresholds[i] = static_cast<uint32_t>(lane::wake_threshold(rate.bytes_per_s(), connections));
-  }
 }
 
 int lane_agent_doorbell(Agent* agent) { return agent->doorbell(); }
@@ -54,20 +38,22 @@ int lane_agent_add_worker(Agent* agent, uint32_t worker, int descriptor) {
 int lane_agent_add_table(Agent* agent, uint32_t number, uint64_t rows, uint32_t width, Dtype dtype, RowFormat format,
                          uint32_t max_batch_rows, uint32_t parts, const uint32_t* owners, uint32_t staleness) {
   return guarded([&] {
-    agent->add_table(number, lane::shape_of(rows, width, dtype, format, max_batch_rows, parts, owners, staleness));
+    agent->add_table(number, {rows, width, dtype, format, {owners, owners + parts}, max_batch_rows > 0, max_batch_rows,
+                              staleness});
   });
 }
 /// Add a dynamic table; the last arguments are the options of the row store of each partition.
 int lane_agent_add_dynamic_table(Agent* agent, uint32_t number, const char* name, uint64_t rows, uint32_t width,
                                  Dtype dtype, RowFormat format, uint32_t max_batch_rows, uint32_t parts,
-                                 const uint32_t* owners, uint32_t staleness, uint32_t first_values, double value,
+                                 const uint32_t* owners, uint32_t staleness, lane::FirstValueKind kind, double value,
                                  uint64_t seed, uint32_t admit, uint64_t capacity, uint64_t expire_after,
-                                 int evict_rarest, const char* directory, uint64_t resident_bytes, uint32_t row_type) {
+                                 int evict_rarest, const char* directory, uint64_t resident_bytes,
+                                 lane::RowType row_type) {
   return guarded([&] {
     agent->add_dynamic_table(
-        number, lane::shape_of(rows, width, dtype, format, max_batch_rows, parts, owners, staleness), name,
-        lane::row_store_options_of(dtype, width, lane::first_values_of(first_values, value, seed), admit, capacity,
-                                   expire_after, evict_rarest, directory, resident_bytes, row_type));
+        number, {rows, width, dtype, format, {owners, owners + parts}, true, max_batch_rows, staleness}, name,
+        {dtype, row_type, width, {kind, value, seed}, admit, capacity, expire_after, evict_rarest != 0, directory,
+         resident_bytes});
   });
 }
 using StoreFunction = void (*)(lane::RowStore* store);
@@ -103,13 +89,9 @@ int lane_agent_drop_allreduce(Agent* agent, uint64_t number) {
 char* lane_agent_shard(Agent* agent, uint32_t number, uint32_t part) {
   return guarded([&] { return agent->shard(number, part); });
 }
-int lane_agent_set_rule(Agent* agent, uint32_t number, uint32_t part, uint32_t kind, uint32_t slot,
+int lane_agent_set_rule(Agent* agent, uint32_t number, uint32_t part, lane::RuleKind kind, uint32_t slot,
                         const double* settings) {
-  return guarded([&] {
-    Rule rule = lane::make_rule(kind, settings);
-    rule.slot = slot;
-    agent->set_rule(number, part, rule);
-  });
+  return guarded([&] { agent->set_rule(number, part, lane::make_rule(kind, settings, slot)); });
 }
 int lane_agent_set_state(Agent* agent, uint32_t number, uint32_t part, uint32_t slot, char* rows, uint64_t row_bytes) {
   return guarded([&] { agent->set_state(number, part, slot, rows, row_bytes); });

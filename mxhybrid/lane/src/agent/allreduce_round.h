@@ -23,10 +23,8 @@ class AllreduceRound {
         missing_results_(kind == AllreduceKind::kScatter ? 0 : other_chunks),
         unsent_(kind == AllreduceKind::kScatter ? other_chunks : 0) {}
 
-  /// Return whether hosts exchange the results of chunks in this round.
+  /// Return whether hosts exchange the results of chunks in this round.  If not, `contribution_sent` is to be called.
   bool has_results() const { return kind_ != AllreduceKind::kScatter; }
-  /// Return whether `contribution_sent` is to be called.
-  bool counts_sent() const { return kind_ == AllreduceKind::kScatter; }
 
   void chunk_added() { --unadded_; }
   void result_arrived() { --missing_results_; }

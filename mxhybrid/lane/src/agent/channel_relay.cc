@@ -25,16 +25,13 @@ struct ChannelRelay::RingState {
 
 /// The end of a channel on this host.
 struct ChannelRelay::ChannelEnd {
-  ChannelEnd(uint32_t from, uint32_t to, uint32_t worker, bool outgoing, uint32_t peer, Channel channel)
-      : from(from), to(to), worker(worker), outgoing(outgoing), peer(peer), channel(std::move(channel)) {}
-
   const uint32_t from, to;  // ranks
   const uint32_t worker;    // its number on this host
   const bool outgoing;
   const uint32_t peer;  // the agent at the other end
   Channel channel;
   uint32_t changed = kFirst;
-  std::vector<RingState> rings;
+  std::vector<RingState> rings = {};
 
   RingState& ring_state(uint32_t number) {
     if (number >= rings.size()) rings.resize(number + 1);
@@ -55,7 +52,8 @@ void ChannelRelay::open(uint32_t worker, bool outgoing, uint32_t from, uint32_t 
                              std::to_string(to));
   }
   const uint32_t peer = membership_.channel_agent(other, from, to);
-  if (!ends_.try_emplace({from, to}, from, to, worker, outgoing, peer, Channel::map(descriptor)).second) {
+  ChannelEnd end{from, to, worker, outgoing, peer, Channel::map(descriptor)};
+  if (!ends_.try_emplace({from, to}, std::move(end)).second) {
     throw std::runtime_error("the channel from worker " + std::to_string(from) + " to worker " + std::to_string(to) +
                              " is opened twice");
   }

@@ -23,9 +23,13 @@ class RequestView {
 
   /// Read the request with a number from the memory of a worker, see WorkerTableLayout.  The arguments must stay.
   RequestView(const TableShape& shape, const WorkerTableLayout& layout, const Memory& memory, uint32_t number)
-      : RequestView(shape, memory.at<WorkerTable>(0)->requests[number],
-                    memory.at<uint32_t>(layout.request_bounds[number]), memory.at<Id>(layout.request_ids[number]),
-                    memory.at<uint32_t>(layout.request_slots[number])) {}
+      : shape_(shape),
+        version_(memory.at<WorkerTable>(0)->requests[number].version),
+        flags_(memory.at<WorkerTable>(0)->requests[number].flags),
+        used_at_(memory.at<WorkerTable>(0)->requests[number].used_at),
+        bounds_(memory.at<uint32_t>(layout.request_bounds[number])),
+        ids_(memory.at<Id>(layout.request_ids[number])),
+        slots_(memory.at<uint32_t>(layout.request_slots[number])) {}
 
   bool is_fence() const { return flags_ & kFence; }
   bool is_uncached() const { return flags_ & kUncached; }
@@ -53,16 +57,6 @@ class RequestView {
   }
 
  private:
-  RequestView(const TableShape& shape, const RowRequest& request, const uint32_t* bounds, const Id* ids,
-              uint32_t* slots)
-      : shape_(shape),
-        version_(request.version),
-        flags_(request.flags),
-        used_at_(request.used_at),
-        bounds_(bounds),
-        ids_(ids),
-        slots_(slots) {}
-
   const TableShape& shape_;
   const uint32_t version_, flags_, used_at_;
   const uint32_t* const bounds_;

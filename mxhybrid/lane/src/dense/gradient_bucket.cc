@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/end_process.h"
 #include "kernels/attribute.h"
@@ -32,11 +33,6 @@ WeightMemory memory_of(const WrittenArrays& arrays, size_t index) {
   const size_t first = 5 * index;
   return {arrays.memory(first), {arrays.memory(first + 2), arrays.memory(first + 3)}, arrays.memory(first + 4),
           arrays.memory(first + 1)};
-}
-
-void set_rates(UpdateSettings* settings, const Rates& rates, bool in_lists) {
-  settings->lr = in_lists ? list_attribute(rates.lr) : attribute(rates.lr);
-  settings->wd = in_lists ? list_attribute(rates.wd) : attribute(rates.wd);
 }
 
 /// Update a weight of `dtype` with the sum of its gradients, which has float16 values if `halves` is true.
@@ -100,23 +96,15 @@ void GradientBucket::start(const OnComplete& complete, AllreduceKind kind) {
   buffer_.start(complete, kind, pieces);
 }
 
-void GradientBucket::update(const DenseUpdate& update) const {
-  UpdateSettings settings(update.rule, 1);
-  for (size_t i = 0; i < items_.size(); ++i) {
-    set_rates(&settings, update.rates[i], update.in_lists);
-    update_weight(update.rule.kind, settings, dtype_, halves_, sums(items_[i]), items_[i].count,
-                  memory_of(*update.arrays, i));
-  }
-}
-
 void DenseUpdate::run() const {
   UpdateSettings settings(rule, 1);
+  const auto parsed = in_lists ? list_attribute : attribute;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    set_rates(&settings, rates[i], in_lists);
+    settings.lr = parsed(rates[i].lr);
+    settings.wd = parsed(rates[i].wd);
     WeightMemory memory = memory_of(*arrays, i);
-    const char* gradient = memory.gradient;
-    memory.gradient = nullptr;
-    update_weight(rule.kind, settings, dtype, false, gradient, sizes[i], memory);
+    const char* const gradient = bucket ? bucket->sums(i) : std::exchange(memory.gradient, nullptr);
+    update_weight(rule.kind, settings, dtype, bucket && bucket->halves(), gradient, sizes[i], memory);
   }
 }
 

@@ -34,6 +34,42 @@ class WrittenArrays {
   const std::vector<void*> arrays_;
 };
 
+/// A gradient bucket.  Operations and updates share it, so it may outlive the script's reference.
+class GradientBucket {
+ public:
+  /// Create a bucket of gradients of `dtype`, which has the type of the buffer; with `halves` the gradients are float32
+  /// and the buffer float16.
+  GradientBucket(WorkerAllreduce::Buffer& buffer, Dtype dtype, bool halves, ArrayFunctions functions)
+      : buffer_(buffer), dtype_(dtype), halves_(halves), functions_(functions) {}
+  ~GradientBucket();
+  GradientBucket(const GradientBucket&) = delete;
+  GradientBucket& operator=(const GradientBucket&) = delete;
+
+  /// Add a gradient of `count` elements, an array of MXNet on the CPU in the default layout.  The bucket takes it over.
+  /// A null gradient leaves its range of the buffer as it is, and has no target of an update.
+  void add(void* gradient, size_t count);
+  /// Start the allreduce of the gradients, which are computed.  Calls `complete` when the sums are.
+  void start(const OnComplete& complete, AllreduceKind kind = AllreduceKind::kSum);
+  bool halves() const { return halves_; }
+  /// Return the sums of gradient `number` among those that are not null, of the type of the buffer.
+  const char* sums(size_t number) const {
+    return buffer_.output() + items_[number].first * (halves_ ? 2 : size_of(dtype_));
+  }
+
+ private:
+  struct Item {
+    void* gradient;
+    size_t first, count;
+  };
+
+  WorkerAllreduce::Buffer& buffer_;
+  const Dtype dtype_;
+  const bool halves_;
+  const ArrayFunctions functions_;
+  std::vector<Item> items_;
+  size_t count_ = 0;
+};
+
 /// The learning rate and the weight decay of a weight.
 struct Rates {
   double lr, wd;
@@ -51,47 +87,11 @@ struct DenseUpdate {
   /// The number of elements of each weight.
   std::vector<size_t> sizes;
   std::vector<Rates> rates;
+  /// The bucket with whose sums the weights are updated, which are those of its gradients that are not null; the sums are
+  /// also written to the gradients that the update has.  If there is none, the weights are updated with their gradients.
+  std::shared_ptr<GradientBucket> bucket;
 
-  /// Update the weights with their gradients.
   void run() const;
-};
-
-/// A gradient bucket.  Operations under way share it, so it may outlive the script's reference.
-class GradientBucket {
- public:
-  /// Create a bucket of gradients of `dtype`, which has the type of the buffer; with `halves` the gradients are float32
-  /// and the buffer float16.
-  GradientBucket(WorkerAllreduce::Buffer& buffer, Dtype dtype, bool halves, ArrayFunctions functions)
-      : buffer_(buffer), dtype_(dtype), halves_(halves), functions_(functions) {}
-  ~GradientBucket();
-  GradientBucket(const GradientBucket&) = delete;
-  GradientBucket& operator=(const GradientBucket&) = delete;
-
-  /// Add a gradient of `count` elements, an array of MXNet on the CPU in the default layout.  The bucket takes it over.
-  /// A null gradient leaves its range of the buffer as it is, and has no target of an update.
-  void add(void* gradient, size_t count);
-  /// Start the allreduce of the gradients, which are computed.  Calls `complete` when the sums are.
-  void start(const OnComplete& complete, AllreduceKind kind = AllreduceKind::kSum);
-
-  /// Make an update of the weights of all gradients that are not null, with the sums, which are also written to the
-  /// gradients that the update has.
-  void update(const DenseUpdate& update) const;
-
- private:
-  struct Item {
-    void* gradient;
-    size_t first, count;
-  };
-
-  /// Return the sums of an item, of the type of the buffer.
-  const char* sums(const Item& item) const { return buffer_.output() + item.first * (halves_ ? 2 : size_of(dtype_)); }
-
-  WorkerAllreduce::Buffer& buffer_;
-  const Dtype dtype_;
-  const bool halves_;
-  const ArrayFunctions functions_;
-  std::vector<Item> items_;
-  size_t count_ = 0;
 };
 
 }  // namespace lane

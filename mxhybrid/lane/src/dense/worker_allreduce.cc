@@ -23,7 +23,7 @@ int WorkerAllreduce::open(uint64_t number, uint32_t agent, Dtype dtype, uint64_t
   return descriptor;
 }
 
-void WorkerAllreduce::attach(uint64_t number, int descriptor) {
+WorkerAllreduce::Buffer& WorkerAllreduce::attach(uint64_t number, int descriptor) {
   Buffer& buffer = this->buffer(number);
   const size_t bytes = buffer.count_ * size_of(buffer.dtype_);
   if (local_.is_one_host) {
@@ -37,6 +37,7 @@ void WorkerAllreduce::attach(uint64_t number, int descriptor) {
     buffer.values_ = buffer.input_.at<char>(kAllreduceData);
   }
   buffer.input_.close_descriptor();
+  return buffer;
 }
 
 void WorkerAllreduce::drop(uint64_t number) {

@@ -42,8 +42,8 @@ class WorkerAllreduce {
   /// Create the buffer of an allreduce that the agent at position `agent` handles.  Returns the descriptor of the
   /// input, which is open until `attach`.
   int open(uint64_t number, uint32_t agent, Dtype dtype, uint64_t count);
-  /// Map the output.
-  void attach(uint64_t number, int descriptor);
+  /// Map the output, and return the buffer.
+  Buffer& attach(uint64_t number, int descriptor);
   /// Drop a buffer, whose allreduce is not under way.
   void drop(uint64_t number);
   Buffer& buffer(uint64_t number);

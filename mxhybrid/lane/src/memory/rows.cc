@@ -29,16 +29,15 @@ void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t
   }
   // Division of 32-bit numbers is several times faster.
   const bool small = shape.rows <= UINT32_MAX;
+  const auto part_of = [&](int64_t id) {
+    return small ? static_cast<uint32_t>(id) % parts : static_cast<uint32_t>(id % parts);
+  };
   std::vector<uint32_t> next(parts + 1, 0);
-  for (uint32_t i = 0; i < count; ++i) {
-    ++next[(small ? static_cast<uint32_t>(ids[i]) % parts : static_cast<uint32_t>(ids[i] % parts)) + 1];
-  }
+  for (uint32_t i = 0; i < count; ++i) ++next[part_of(ids[i]) + 1];
   for (uint32_t part = 0; part < parts; ++part) next[part + 1] += next[part];
   std::memcpy(bounds, next.data(), (parts + 1) * sizeof *bounds);
   for (uint32_t i = 0; i < count; ++i) {
-    const uint32_t part =
-        small ? static_cast<uint32_t>(ids[i]) % parts : static_cast<uint32_t>(ids[i] % parts);
-    const uint32_t position = next[part]++;
+    const uint32_t position = next[part_of(ids[i])]++;
     local_ids[position] = static_cast<int32_t>(small ? static_cast<uint32_t>(ids[i]) / parts : ids[i] / parts);
     order[position] = i;
   }

@@ -119,7 +119,7 @@ struct TableShape {
   /// The number of the agent that owns each partition.
   std::vector<uint32_t> owners;
   bool dynamic = false;
-  /// The most rows of a worker in one push or request of a dynamic table.
+  /// The most rows of a worker in one push or request of a dynamic table; 0 for other tables.
   uint32_t max_batch_rows = 0;
   uint32_t staleness = 0;
 

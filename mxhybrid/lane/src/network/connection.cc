@@ -198,19 +198,14 @@ void Connection::set_low_water() {
 }
 
 bool Connection::read() {
-  const bool is_open = read_some();
-  if (is_open) set_low_water();
-  return is_open;
-}
-
-bool Connection::read_some() {
   for (int i = 0; i < kReads; ++i) {
     ReceivePlan plan = plan_receive();
     size_t got;
     if (!receive(plan, &got)) return false;
     place(plan, got);
-    if (got < plan.bytes()) return true;
+    if (got < plan.bytes()) break;
   }
+  set_low_water();
   return true;
 }
 

@@ -153,7 +153,6 @@ class Connection {
   bool begin_fragment();
   void fill(SendPlan& plan);
   void note_sent(const SendPlan& plan, size_t sent);
-  bool read_some();
   ReceivePlan plan_receive();
   void place(const ReceivePlan& plan, size_t got);
   void take_in_place(IncomingMessage& in, size_t size);

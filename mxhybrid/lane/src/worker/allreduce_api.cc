@@ -20,12 +20,6 @@ using lane::WrittenArrays;
 
 namespace {
 
-/// An update of weights with the sums of a bucket, or with their gradients if `bucket` is null.
-struct WorkerUpdate {
-  std::shared_ptr<GradientBucket> bucket;
-  DenseUpdate update;
-};
-
 void start_buffer(void* buffer, void* on_complete, AllreduceKind kind) {
   static_cast<WorkerAllreduce::Buffer*>(buffer)->start(*static_cast<OnComplete*>(on_complete), kind);
 }
@@ -49,10 +43,7 @@ int lane_worker_open_allreduce(Worker* worker, uint64_t number, Dtype dtype, uin
 }
 /// Return the buffer of the allreduce, for the functions below.
 WorkerAllreduce::Buffer* lane_worker_attach_allreduce(Worker* worker, uint64_t number, int descriptor) {
-  return guarded([&] {
-    worker->allreduce().attach(number, descriptor);
-    return &worker->allreduce().buffer(number);
-  });
+  return guarded([&] { return &worker->allreduce().attach(number, descriptor); });
 }
 int lane_worker_drop_allreduce(Worker* worker, uint64_t number) {
   return guarded([&] { worker->allreduce().drop(number); });
@@ -102,27 +93,19 @@ void* lane_arrays_new(void* get_data, void* free, void* reorder, uint32_t count,
 void lane_arrays_close(std::shared_ptr<WrittenArrays>* arrays) { delete arrays; }
 /// Return an update for lane_update_run.  `arrays` is a result of lane_arrays_new with the five arrays of each of `count`
 /// weights, see DenseUpdate.  `share` is the bucket with whose sums it is made, or null: then it reads the gradients.
-void* lane_update_new(std::shared_ptr<GradientBucket>* share, Dtype dtype, uint32_t kind, const double* settings,
+void* lane_update_new(std::shared_ptr<GradientBucket>* share, Dtype dtype, lane::RuleKind kind, const double* settings,
                       int in_lists, uint32_t count, std::shared_ptr<WrittenArrays>* arrays, const uint64_t* sizes,
                       const double* lrs, const double* wds) {
   return guarded([&]() -> void* {
-    auto update = std::make_unique<WorkerUpdate>();
-    if (share != nullptr) update->bucket = *share;
-    update->update = {lane::make_rule(kind, settings), dtype, in_lists != 0, *arrays, {sizes, sizes + count}, {}};
-    for (uint32_t i = 0; i < count; ++i) update->update.rates.push_back({lrs[i], wds[i]});
-    return update.release();
+    std::vector<lane::Rates> rates;
+    for (uint32_t i = 0; i < count; ++i) rates.push_back({lrs[i], wds[i]});
+    return new DenseUpdate{lane::make_rule(kind, settings), dtype, in_lists != 0, *arrays, {sizes, sizes + count},
+                           std::move(rates), share == nullptr ? nullptr : *share};
   });
 }
 /// EngineFuncParamDeleter.
-void lane_update_close(void* update) { delete static_cast<WorkerUpdate*>(update); }
+void lane_update_close(void* update) { delete static_cast<DenseUpdate*>(update); }
 /// EngineSyncFunc.
-void lane_update_run(void*, void* update) {
-  const WorkerUpdate& worker_update = *static_cast<WorkerUpdate*>(update);
-  if (worker_update.bucket != nullptr) {
-    worker_update.bucket->update(worker_update.update);
-  } else {
-    worker_update.update.run();
-  }
-}
+void lane_update_run(void*, void* update) { static_cast<DenseUpdate*>(update)->run(); }
 
 }  // extern "C"

@@ -1,6 +1,5 @@
 #include "worker/keyed_rows.h"
 
-#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>

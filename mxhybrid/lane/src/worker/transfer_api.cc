@@ -1,7 +1,5 @@
 // The C interface of channels and persistent transfers; see api.cc for its conventions.
 #include <memory>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "base/api_errors.h"
@@ -52,12 +50,10 @@ int lane_worker_link_by_agents(Worker* worker, uint32_t rank, uint32_t agent) {
   return guarded([&] { worker->channels()->link_by_agent(rank, worker->position(agent)); });
 }
 /// Return a reference to a new transfer, which the functions below describe, and lane_transfer_open completes.
-Share* lane_transfer_new(Worker* worker, uint32_t rank, uint64_t tag, uint32_t dtype, int adds,
-                         uint64_t target_bytes) {
+Share* lane_transfer_new(Worker* worker, uint32_t rank, uint64_t tag, Dtype dtype, int adds, uint64_t target_bytes) {
   return guarded([&] {
-    if (dtype >= lane::kDtypes) throw std::runtime_error("no dtype has number " + std::to_string(dtype));
-    return new Share(std::make_shared<PersistentTransfer>(worker->channels(), rank, tag, static_cast<Dtype>(dtype),
-                                                          adds != 0, target_bytes));
+    return new Share(
+        std::make_shared<PersistentTransfer>(worker->channels(), rank, tag, dtype, adds != 0, target_bytes));
   });
 }
 int lane_transfer_send(Share* share, uint32_t rank, uint32_t dimensions, const uint64_t* shape, uint64_t offset,

@@ -114,6 +114,7 @@ class Worker {
            uint32_t ahead, Doorbells& doorbells);
   void split_request(Table& table, int handle, const int64_t* ids, uint32_t count, uint32_t staleness);
   bool is_completed(const Table& table, int handle);
+  bool is_delivered(const Table& table);
   template <typename Write>
   void each_row(Table& table, int handle, Write write);
   void write(Table& table, int handle, char* out);

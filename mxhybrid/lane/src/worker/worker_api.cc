@@ -1,14 +1,15 @@
-// The C interface of workers: their tables, pushes and pulls; see api.cc for its conventions.
+// The C interface of workers: their tables, pushes and pulls, rows by key, and small arrays; see api.cc for its
+// conventions.
 #include <memory>
 #include <vector>
 
 #include "base/api_errors.h"
-#include "memory/api_arguments.h"
 #include "worker/row_arrays.h"
 #include "worker/worker.h"
 
 using lane::Dtype;
 using lane::guarded;
+using lane::MxnetFunctions;
 using lane::TableRows;
 using lane::Worker;
 
@@ -16,7 +17,9 @@ extern "C" {
 
 Worker* lane_worker_new(uint32_t host, uint32_t local, uint32_t agents, const uint32_t* hosts, uint32_t num_hosts,
                         const uint32_t* workers) {
-  return guarded([&] { return new Worker(lane::membership_of(agents, hosts, num_hosts, workers), host, local); });
+  return guarded([&] {
+    return new Worker({{hosts, hosts + agents}, {workers, workers + num_hosts}}, host, local);
+  });
 }
 int lane_worker_block(Worker* worker) { return worker->block().descriptor(); }
 int lane_worker_add_agent(Worker* worker, uint32_t agent, int doorbell, int descriptor) {
@@ -27,8 +30,8 @@ int lane_worker_add_table(Worker* worker, uint32_t number, uint64_t rows, uint32
                           lane::RowFormat format, uint32_t max_batch_rows, uint32_t parts, const uint32_t* owners,
                           uint32_t staleness) {
   return guarded([&] {
-    return worker->add_table(number,
-                             lane::shape_of(rows, width, dtype, format, max_batch_rows, parts, owners, staleness));
+    return worker->add_table(number, {rows, width, dtype, format, {owners, owners + parts}, max_batch_rows > 0,
+                                      max_batch_rows, staleness});
   });
 }
 int lane_worker_attach(Worker* worker, uint32_t number, uint32_t agent, int descriptor) {
@@ -80,7 +83,7 @@ void lane_worker_deliver_tables(void*, void* on_complete, void* deliveries) {
 /// thread, others by the completion thread; then the engine copies the new array to `outs`.  Returns 0 when the engine
 /// has all operations, 1 while all requests are in use, 2 if MXNet cannot create the array, 3 if it refuses an
 /// operation.
-int lane_worker_pull(Worker* worker, const lane::MxnetFunctions* mxnet, uint32_t number, const int64_t* ids,
+int lane_worker_pull(Worker* worker, const MxnetFunctions* mxnet, uint32_t number, const int64_t* ids,
                      uint32_t count, void** outs, uint32_t num_outs, int priority, uint32_t staleness) {
   return guarded([&] {
     const Dtype dtype = worker->dtype(number);
@@ -129,5 +132,58 @@ int lane_worker_cache_counts(Worker* worker, uint32_t number, uint64_t* counts) 
   return guarded([&] { worker->read_cache_counts(number, counts); });
 }
 void lane_worker_close(Worker* worker) { delete worker; }
+
+// ------------------------------------------------------------------------------ rows by key, and small arrays of MXNet
+
+/// Call KeySorter::distinct_keys for several lists of ids; their keys and positions follow each other.  `counts` has
+/// the number of ids of each list, and gets that of its keys.
+int lane_distinct_keys(uint32_t lists, const int64_t* const* ids, uint64_t* counts, int64_t* keys, int32_t* positions) {
+  return guarded([&] {
+    lane::KeySorter sorter;
+    for (uint32_t i = 0; i < lists; ++i) {
+      const uint64_t num_ids = counts[i];
+      counts[i] = sorter.distinct_keys(ids[i], num_ids, keys, positions);
+      keys += counts[i];
+      positions += num_ids;
+    }
+  });
+}
+
+/// See lane::sum_rows.
+int lane_sum_rows(Dtype dtype, uint64_t width, const TableRows* rows, char* sums) {
+  return guarded([&] {
+    rows->check_positions();
+    lane::sum_rows(dtype, width, *rows, nullptr, sums);
+  });
+}
+
+/// Write rows by those of the ids, of shape (ids, width); see lane::write_rows.
+int lane_write_rows(Dtype dtype, uint64_t width, const char* id_rows, const TableRows* rows) {
+  return guarded([&] {
+    rows->check_positions();
+    std::vector<const char*> row_of(rows->count);
+    for (uint64_t id = 0; id < rows->count; ++id) row_of[id] = id_rows + id * width * lane::size_of(dtype);
+    lane::write_rows(dtype, width, row_of.data(), *rows);
+  });
+}
+
+/// Copy arrays to other arrays by MXNet's operator _copyto; return 0, or -1 if MXNet refuses a copy.
+int lane_copy_arrays(const MxnetFunctions* mxnet, uint32_t count, void** from, void** to) {
+  for (uint32_t i = 0; i < count; ++i) {
+    if (!mxnet->copy(from[i], to[i])) return -1;
+  }
+  return 0;
+}
+
+/// See lane::read_row_ids.
+int64_t lane_read_row_ids(const MxnetFunctions* mxnet, void* array, int64_t rows, int64_t capacity, int64_t* result) {
+  return guarded([&] { return lane::read_row_ids(*mxnet, array, rows, capacity, result); });
+}
+
+/// See lane::read_rows.
+int64_t lane_read_rows(const MxnetFunctions* mxnet, void* array, int64_t rows, int64_t width, int dtype,
+                       int64_t capacity, int64_t* ids, char* values) {
+  return guarded([&] { return lane::read_rows(*mxnet, array, rows, width, dtype, capacity, ids, values); });
+}
 
 }  // extern "C"

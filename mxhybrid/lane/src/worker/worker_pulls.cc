@@ -220,16 +220,18 @@ void Worker::deliver(std::unique_ptr<Deliveries> deliveries, const OnComplete& c
 
 bool Worker::wait_for_deliveries(uint32_t number, int milliseconds) {
   const std::shared_ptr<Table> table = this->table(number);
-  return wait_until(
-      [&] {
-        std::lock_guard<std::mutex> lock(mutex_);
-        return std::none_of(table->requests, table->requests + kMaxRowRequests,
-                            [](const PostedRequest& request) { return request.delivered; });
-      },
-      milliseconds);
+  return wait_until([&] { return is_delivered(*table); }, milliseconds);
 }
 
-/// Call `write(position of the id, row, bytes of the row)` for each row of a completed request.
+/// Return whether the rows of all requests of a table are delivered.
+bool Worker::is_delivered(const Table& table) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::none_of(table.requests, table.requests + kMaxRowRequests,
+                      [](const PostedRequest& request) { return request.delivered; });
+}
+
+/// Call `write(position of the id, row, whether it is read in place, its number if so)` for each row of a completed
+/// request.
 template <typename Write>
 void Worker::each_row(Table& table, int handle, Write write) {
   PostedRequest& request = table.requests[handle];
@@ -246,15 +248,13 @@ void Worker::each_row(Table& table, int handle, Write write) {
     const char* from = view.memory.at<char>(is_readable                        ? table.shards[part]
                                             : request.flags & kUncached ? table.uncached[agent]
                                                                         : table.cache[agent]);
+    const auto row_of = [&](uint32_t i) {
+      return from + size_t{is_readable ? static_cast<uint32_t>(local_ids[i]) : slots[i]} * row_bytes;
+    };
     for (uint32_t i = first; i < last; ++i) {
-      if (i + kPrefetchedRows < last) {
-        const size_t ahead =
-            is_readable ? static_cast<uint32_t>(local_ids[i + kPrefetchedRows]) : slots[i + kPrefetchedRows];
-        __builtin_prefetch(from + ahead * row_bytes);
-      }
-      const size_t row = is_readable ? static_cast<uint32_t>(local_ids[i]) : slots[i];
+      if (i + kPrefetchedRows < last) __builtin_prefetch(row_of(i + kPrefetchedRows));
       const uint64_t number = is_readable ? row_number(table.shape, part, local_ids[i]) : 0;
-      write(request.order[i], from + row * row_bytes, is_readable, number);
+      write(request.order[i], row_of(i), is_readable, number);
     }
   }
 }

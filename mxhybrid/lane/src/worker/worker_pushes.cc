@@ -22,10 +22,7 @@ bool Worker::may_push(const Table& table, bool after_deliveries) {
     return reached(table.views[agent].shared->consumed.load(std::memory_order_acquire), table.pushes);
   });
   // A push of a stale table leaves rows that are under way as they are.
-  if (!is_consumed || !after_deliveries || table.shape.staleness > 0) return is_consumed;
-  std::lock_guard<std::mutex> lock(mutex_);
-  return std::none_of(table.requests, table.requests + kMaxRowRequests,
-                      [](const PostedRequest& request) { return request.delivered; });
+  return is_consumed && (!after_deliveries || table.shape.staleness > 0 || is_delivered(table));
 }
 
 bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const char* rows, int milliseconds,

@@ -63,12 +63,9 @@ void apply_cgroups(const std::string& top, std::string path, const Version& vers
 
 AvailableMemory available_memory(const std::string& root) {
   AvailableMemory available;
-  std::ifstream meminfo(root + "/proc/meminfo");
-  if (meminfo) {
-    const std::string path = root + "/proc/meminfo";
-    const uint64_t left = sum_of(path, "MemAvailable:", "SwapFree:") * 1024;
-    if (left) available = {left, sum_of(path, "MemTotal:", "SwapTotal:") * 1024, ""};
-  }
+  const std::string meminfo = root + "/proc/meminfo";
+  const uint64_t left = sum_of(meminfo, "MemAvailable:", "SwapFree:") * 1024;
+  if (left) available = {left, sum_of(meminfo, "MemTotal:", "SwapTotal:") * 1024, ""};
   std::ifstream cgroups(root + "/proc/self/cgroup");
   std::string line;
   while (std::getline(cgroups, line)) {  // number:controllers:path

@@ -8,21 +8,17 @@
 namespace lane {
 namespace {
 
-constexpr const char* kNames[] = {"zero", "constant", "uniform", "normal"};
-constexpr uint32_t kKinds = sizeof kNames / sizeof *kNames;
-static_assert(static_cast<uint32_t>(FirstValueKind::kNormal) + 1 == kKinds, "each kind has a name");
-
 constexpr double kTwoPi = 6.283185307179586476925286766559;
 
 template <typename T>
 void fill_drawn(const FirstValues& first, int64_t key, size_t width, T* row) {
   const uint64_t bits = static_cast<uint64_t>(key);
   for (size_t column = 0; column < width; column += 4) {
-    const auto words = philox({static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32),
-                               static_cast<uint32_t>(column / 4), 0},
-                              {static_cast<uint32_t>(first.seed), static_cast<uint32_t>(first.seed >> 32)});
+    uint32_t words[4][1] = {{static_cast<uint32_t>(bits)}, {static_cast<uint32_t>(bits >> 32)},
+                            {static_cast<uint32_t>(column / 4)}, {0}};
+    philox(words, static_cast<uint32_t>(first.seed), static_cast<uint32_t>(first.seed >> 32));
     double drawn[4];
-    for (int i = 0; i < 4; ++i) drawn[i] = (words[i] + 0.5) * 0x1p-32;
+    for (int i = 0; i < 4; ++i) drawn[i] = (words[i][0] + 0.5) * 0x1p-32;
     if (first.kind == FirstValueKind::kUniform) {
       for (double& number : drawn) number = 2 * number - 1;
     } else {
@@ -52,8 +48,6 @@ void fill_row(const FirstValues& first, int64_t key, size_t width, T* row) {
 }
 
 }  // namespace
-
-const char* first_value_name(uint32_t number) { return number < kKinds ? kNames[number] : nullptr; }
 
 void FirstValues::fill(Dtype dtype, int64_t key, size_t width, char* row) const {
   if (dtype == Dtype::kFloat32) {

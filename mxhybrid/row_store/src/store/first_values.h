@@ -8,6 +8,7 @@
 
 namespace lane {
 
+/// `_KINDS` of row_store.py has their names.
 enum class FirstValueKind : uint32_t {
   kZero,
   /// All elements are `value`.
@@ -17,9 +18,6 @@ enum class FirstValueKind : uint32_t {
   /// Elements are drawn from the normal distribution with mean 0 and the standard deviation `value`.
   kNormal,
 };
-
-/// Return the name of a kind in Python, by its number; null after the last one.
-const char* first_value_name(uint32_t number);
 
 /// A row begins with values that depend on the seed, its key and the column, and on nothing else: not on partitions,
 /// processes or the order in which rows are met.  They are computed in double and rounded.  Normal values use the

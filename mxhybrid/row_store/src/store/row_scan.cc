@@ -154,8 +154,6 @@ void RowScan::read(const Columns& to) const {
     for (uint32_t number = 0; number < 2; ++number) {
       const size_t bytes = store_.state_bytes(number);
       if (to.states[number]) std::memcpy(to.states[number] + i * bytes, record + store_.state_offset(number), bytes);
-    }
-    for (uint32_t number = 0; number < 2; ++number) {
       if (to.ages[number]) to.ages[number][i] = store_.age_of(slot, number);
     }
   }

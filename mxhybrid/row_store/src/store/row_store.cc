@@ -29,19 +29,11 @@ RowStore::RowStore(const RowStoreOptions& options)
       num_ages_(num_ages_for(options)),
       row_bytes_(options.width * size_of(options.dtype)),
       kept_bytes_(options.row_type == RowType::kSame ? row_bytes_ : options.width * sizeof(uint16_t)),
-      state_offset_((kept_bytes_ + sizeof(float) - 1) / sizeof(float) * sizeof(float)),
+      state_offset_(rounded_up(kept_bytes_, sizeof(float))),
       record_bytes_(state_offset_),
       row_(options.row_type == RowType::kSame ? 0 : options.width) {
   if (options.row_type != RowType::kSame && options.dtype != Dtype::kFloat32) {
     throw std::runtime_error("row_dtype: the rows of a table of float32 alone have another type in memory");
-  }
-  if (options.dtype != Dtype::kFloat32 && options.dtype != Dtype::kFloat64) {
-    throw std::runtime_error("a dynamic table has the type float32 or float64");
-  }
-  if (options.width == 0) throw std::runtime_error("a dynamic table has at least one column");
-  if (options.admit == 0 || options.admit > WaitingKeys::kMaxCount) {
-    throw std::runtime_error("admit: " + std::to_string(options.admit) + " sightings: give an integer from 1 to " +
-                             std::to_string(WaitingKeys::kMaxCount));
   }
   if (options.admit > 1) waiting_ = std::make_unique<WaitingKeys>();
   keys_ = new_area("keys");
@@ -65,8 +57,6 @@ void RowStore::make_records(size_t record_bytes, GrowingMemory* records, std::un
     *records = new_area("rows");
   }
 }
-
-RowStore::~RowStore() = default;
 
 void RowStore::set_state_bytes(const size_t bytes[2]) {
   if (bytes[0] == state_bytes_[0] && bytes[1] == state_bytes_[1]) return;
@@ -102,22 +92,18 @@ void RowStore::set_state_bytes(const size_t bytes[2]) {
   forget_changes();
 }
 
-void RowStore::prefetch_row(uint32_t slot) const {
-  const size_t bytes = std::min(kept_bytes_, kLines * kLine);
-  if (cache_) return cache_->prefetch(slot, bytes);
-  const char* row = mapped_record(slot);
-  for (size_t offset = 0; offset < bytes; offset += kLine) __builtin_prefetch(row + offset);
-  __builtin_prefetch(row + bytes - 1);
-}
-
-void RowStore::prefetch_record(uint32_t slot) const {
-  __builtin_prefetch(versions() + slot, 1);
-  if (num_ages_ > 0) __builtin_prefetch(ages(0) + slot, 1);
-  const size_t bytes = std::min(record_bytes_, kLines * kLine);
+template <RowStore::Fetched kFetched>
+void RowStore::prefetch(uint32_t slot) const {
+  constexpr bool kWrites = kFetched == Fetched::kAll;
+  if constexpr (kWrites) {
+    __builtin_prefetch(versions() + slot, 1);
+    if (num_ages_ > 0) __builtin_prefetch(ages(0) + slot, 1);
+  }
+  const size_t bytes = std::min(kWrites ? record_bytes_ : kept_bytes_, kLines * kLine);
   if (cache_) return cache_->prefetch(slot, bytes);
   const char* record = mapped_record(slot);
-  for (size_t offset = 0; offset < bytes; offset += kLine) __builtin_prefetch(record + offset, 1);
-  __builtin_prefetch(record + bytes - 1, 1);
+  for (size_t offset = 0; offset < bytes; offset += kLine) __builtin_prefetch(record + offset, kWrites);
+  __builtin_prefetch(record + bytes - 1, kWrites);
 }
 
 void RowStore::load(const int64_t* keys, size_t count, uint32_t clock) const {
@@ -140,8 +126,7 @@ void RowStore::find_block(const int64_t* keys, size_t count, uint64_t* hashes, u
     slots[i] = index_.guess(hashes[i]);
     if (slots[i] == SlotIndex::kNone) continue;
     __builtin_prefetch(this->keys() + slots[i]);
-    if constexpr (kFetched == Fetched::kRow) prefetch_row(slots[i]);
-    if constexpr (kFetched == Fetched::kAll) prefetch_record(slots[i]);
+    if constexpr (kFetched != Fetched::kNothing) prefetch<kFetched>(slots[i]);
   }
   for (size_t i = 0; i < count; ++i) {
     if (slots[i] != SlotIndex::kNone && key_of(slots[i]) == keys[i]) continue;

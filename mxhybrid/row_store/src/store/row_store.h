@@ -75,7 +75,6 @@ class RowStore {
 
   /// Make an empty store; throws std::runtime_error.
   explicit RowStore(const RowStoreOptions& options);
-  ~RowStore();
   RowStore(const RowStore&) = delete;
   RowStore& operator=(const RowStore&) = delete;
 
@@ -108,8 +107,6 @@ class RowStore {
   /// the last update, whose keys do not count against them.
   void assign(const int64_t* keys, const char* rows, size_t count);
   void assign_state(uint32_t slot, const int64_t* keys, const char* states, size_t count);
-  /// Write the optimizer state of keys to `states`; zeros for keys without a row.
-  void read_state(uint32_t slot, const int64_t* keys, size_t count, char* states) const;
   /// Set rows with all that belongs to them, as they were saved.  `states` and `ages` may be null: state then becomes
   /// zeros, and rows are as old as those of the last update.
   struct SavedRows {
@@ -142,7 +139,7 @@ class RowStore {
   bool is_cached() const { return cache_ != nullptr; }
   const char* record_at(uint64_t slot) const { return mapped_record(slot); }
   /// Copy the records of slots to consecutive memory.
-  void copy_records(const uint32_t* slots, size_t count, char* to) const;
+  void copy_records(const uint32_t* slots, size_t count, char* to) const { cache_->copy(slots, count, to); }
   uint32_t version_of(uint64_t slot) const { return versions()[slot]; }
   /// kAssignState also sets ages, and the saved numbers of keys that wait for admission, in the first bytes of the pushed
   /// rows: their numbers follow those of optimizer state.
@@ -172,8 +169,6 @@ class RowStore {
   /// Return a row with its state, to be read or to be changed, until the next call.
   const char* record_of(uint32_t slot) const { return cache_ ? cache_->read(slot) : mapped_record(slot); }
   char* changed_record(uint32_t slot) { return cache_ ? cache_->change(slot) : mapped_record(slot); }
-  void prefetch_row(uint32_t slot) const;
-  void prefetch_record(uint32_t slot) const;
   /// Call `function` with the bounds of each batch of keys.  If there is a cache, the records of a batch are read into
   /// it at once, for the update at a time of the clock.
   template <typename Function>
@@ -224,8 +219,10 @@ class RowStore {
   void update_slot(uint32_t slot, int64_t key, uint64_t hash, const char* gradient);
   /// Keys for which memory is fetched before it is used.
   static constexpr size_t kBlock = 64;
-  /// The part of a record that is fetched after its slot is found.
+  /// The part of a record that is fetched after its slot is found: its row to be read, or all of it to be changed.
   enum class Fetched { kNothing, kRow, kAll };
+  template <Fetched kFetched>
+  void prefetch(uint32_t slot) const;
   /// Find the slots of at most kBlock keys; kNone where a key has none.
   template <Fetched kFetched>
   void find_block(const int64_t* keys, size_t count, uint64_t* hashes, uint32_t* slots) const;

@@ -6,7 +6,6 @@
 #include "base/api_errors.h"
 #include "files/available_memory.h"
 #include "store/row_scan.h"
-#include "store/row_store_arguments.h"
 
 using lane::Dtype;
 using lane::guarded;
@@ -15,28 +14,17 @@ using lane::RowStore;
 
 extern "C" {
 
-const char* lane_first_value_name(uint32_t number) { return lane::first_value_name(number); }
-
-/// Write the first values of rows.
-void lane_first_values(uint32_t kind, double value, uint64_t seed, Dtype dtype, const int64_t* keys, uint64_t count,
-                       uint32_t width, char* rows) {
-  const auto first_values = lane::first_values_of(kind, value, seed);
-  const size_t row_bytes = width * lane::size_of(dtype);
-  for (uint64_t i = 0; i < count; ++i) first_values.fill(dtype, keys[i], width, rows + i * row_bytes);
-}
-
 /// Write the partition of each key.
 void lane_partitions_of(const int64_t* keys, uint64_t count, uint32_t partitions, uint32_t* numbers) {
   for (uint64_t i = 0; i < count; ++i) numbers[i] = lane::partition_of(keys[i], partitions);
 }
 
-RowStore* lane_row_store_new(Dtype dtype, uint32_t width, uint32_t kind, double value, uint64_t seed, uint32_t admit,
-                             uint64_t capacity, uint64_t expire_after, int evict_rarest, const char* directory,
-                             uint64_t resident_bytes, uint32_t row_type) {
+RowStore* lane_row_store_new(Dtype dtype, uint32_t width, lane::FirstValueKind kind, double value, uint64_t seed,
+                             uint32_t admit, uint64_t capacity, uint64_t expire_after, int evict_rarest,
+                             const char* directory, uint64_t resident_bytes, lane::RowType row_type) {
   return guarded([&] {
-    return new RowStore(lane::row_store_options_of(dtype, width, lane::first_values_of(kind, value, seed), admit,
-                                                   capacity, expire_after, evict_rarest, directory, resident_bytes,
-                                                   row_type));
+    return new RowStore({dtype, row_type, width, {kind, value, seed}, admit, capacity, expire_after, evict_rarest != 0,
+                         directory, resident_bytes});
   });
 }
 void lane_row_store_close(RowStore* store) { delete store; }
@@ -50,16 +38,11 @@ void lane_row_store_set_updates(RowStore* store, uint64_t count) { store->set_up
 int lane_row_store_read(RowStore* store, const int64_t* keys, uint64_t count, char* rows) {
   return guarded([&] { store->read(keys, count, rows); });
 }
-int lane_row_store_read_state(RowStore* store, uint32_t slot, const int64_t* keys, uint64_t count, char* states) {
-  return guarded([&] { store->read_state(slot, keys, count, states); });
-}
 /// Return the number of rows that were updated.
-int64_t lane_row_store_update(RowStore* store, uint32_t kind, uint32_t slot, const double* settings,
+int64_t lane_row_store_update(RowStore* store, lane::RuleKind kind, uint32_t slot, const double* settings,
                               const int64_t* keys, const char* gradients, uint64_t count) {
   return guarded([&]() -> int64_t {
-    lane::Rule rule = lane::make_rule(kind, settings);
-    rule.slot = slot;
-    return store->update(rule, keys, gradients, count);
+    return store->update(lane::make_rule(kind, settings, slot), keys, gradients, count);
   });
 }
 int lane_row_store_assign(RowStore* store, const int64_t* keys, const char* rows, uint64_t count) {

@@ -28,25 +28,6 @@ void RowStore::assign_state(uint32_t number, const int64_t* keys, const char* st
   });
 }
 
-void RowStore::read_state(uint32_t number, const int64_t* keys, size_t count, char* states) const {
-  check_state(number);
-  const size_t size = state_bytes_[number];
-  in_batches(keys, count, clock_ + 1, [&](size_t first, size_t end) {
-    for (size_t i = first; i < end; ++i) {
-      const uint32_t slot = find(keys[i], hash_of(keys[i]));
-      if (slot == SlotIndex::kNone) {
-        std::memset(states + i * size, 0, size);
-      } else {
-        std::memcpy(states + i * size, record_of(slot) + state_offset(number), size);
-      }
-    }
-  });
-}
-
-void RowStore::copy_records(const uint32_t* slots, size_t count, char* to) const {
-  cache_->copy(slots, count, to);
-}
-
 void RowStore::restore(const int64_t* keys, const SavedRows& saved, size_t count) {
   in_batches(keys, count, clock_ + 1, [&](size_t first, size_t end) {
     for (size_t i = first; i < end; ++i) {
@@ -56,7 +37,6 @@ void RowStore::restore(const int64_t* keys, const SavedRows& saved, size_t count
       std::memcpy(record, saved.rows + i * kept_bytes_, kept_bytes_);
       for (uint32_t number = 0; number < 2; ++number) {
         const size_t size = state_bytes_[number];
-        if (size == 0) continue;
         if (saved.states[number] == nullptr) {
           std::memset(record + state_offset(number), 0, size);
         } else {

@@ -10,7 +10,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import mxhybrid
-from mxhybrid.kernels.joint_norm_operator import JointNormOperator
+from mxhybrid.kernels.operators import JointNormOperator
 from mxhybrid.parallel import data_parallel, grid
 from tests.helpers.outcomes import error_of
 

@@ -8,6 +8,7 @@ from mxhybrid.job.join import current
 from mxhybrid.row_store.row_store import FirstValues
 from mxhybrid.servers.dynamic_table import DynamicTableSpec, create_dynamic_table
 from mxhybrid.servers.lifecycle import retire_tables
+from tests.helpers.row_stores import first_rows
 
 WIDTH, STEPS, SAMPLES, RATE = 4, 40, 30, 0.5
 FIRST = [FirstValues('normal', 0.5, seed) for seed in (1, 2)]
@@ -73,7 +74,7 @@ class Oracle:
 
     def row(self, number, key):
         """Return a row."""
-        return self.rows[number].setdefault(key, FIRST[number].rows([key], WIDTH, 'float64')[0])
+        return self.rows[number].setdefault(key, first_rows(FIRST[number], [key], WIDTH, 'float64')[0])
 
     def step(self, workers, step):
         """Update rows by the gradients of all workers."""
