@@ -43,7 +43,7 @@ class StandIn:
     def __init__(self, redistribution):
         self._has_output = redistribution.target is not None
 
-    def symbol(self, name, inputs):
+    def in_graph(self, *inputs, name):
         joined = mx.sym.concat(*inputs, dim=0, name=name)
         return mx.sym.SliceChannel(joined, num_outputs=2) if self._has_output else joined
 
