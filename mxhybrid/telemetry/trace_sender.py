@@ -97,7 +97,9 @@ class TraceSender:
             self._delivered = time.monotonic()
 
     def deliver(self) -> None:
-        """Send all events so far, if the offset to worker 0's clock is known."""
+        """Send all events so far, if any question about worker 0's clock has been answered."""
+        if self._offset.value is None:
+            self._offset.settle()  # fewer round trips than planned: the job fails early, or the machine is busy
         if self._offset.value is None or not self._lock.acquire(timeout=LAST_EVENTS_S):
             return
         try:

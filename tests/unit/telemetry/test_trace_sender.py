@@ -3,11 +3,13 @@ import json
 import os
 import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from mxhybrid.telemetry import recorder as trace, trace_writer
 from mxhybrid.telemetry.trace_file import TraceFile
+from mxhybrid.telemetry.trace_sender import TraceSender
 from mxhybrid.telemetry.trace_writer import TraceWriter
 from mxhybrid.watchdog.lifeline import Lifeline
 from mxhybrid.watchdog.monitor import Monitor
@@ -167,6 +169,16 @@ def test_a_failing_process_sends_its_last_events(job):
     assert [event['name'] for event in events if event['ph'] == 'i'] == ['worker 0 failed: on purpose']
     assert {'last', 'last of server'} <= {event['name'] for event in events}
     traced_job.trace_writer.wait()  # returns
+
+
+def test_a_process_that_fails_early_sends_its_events():
+    sent, handlers, recorder = [], {}, trace.Recorder('worker 1 (host h)', number=1)
+    sender = TraceSender(recorder, SimpleNamespace(send=sent.append, listen=handlers.__setitem__))
+    recorder.instant('failed')
+    handlers['pong']([sent[0]['ping'], trace.now(), 0])  # the first of several answers about the clock
+    sender.finish()
+    names = [event['name'] for message in sent if 'trace' in message for event in message['trace']['events']]
+    assert 'failed' in names
 
 
 def test_malformed_messages_spoil_nothing(job):
