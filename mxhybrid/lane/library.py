@@ -71,6 +71,7 @@ _FUNCTIONS = {
     'allreduce_set_priority': (None, [POINTER, ctypes.c_int32]),
     'allreduce_squares': (None, [POINTER, DOUBLES]),
     'allreduce_start': (None, [POINTER, POINTER, POINTER]),
+    'allreduce_scatter': (None, [POINTER, POINTER, POINTER]),
     'allreduce_gather': (None, [POINTER, POINTER, POINTER]),
     'agent_open_channel': (INT, [POINTER, U32, INT, U32, U32, U32, INT]),
     'worker_open_channel': (INT, [POINTER, U32, INT, U64]),

@@ -53,9 +53,12 @@ char* lane_allreduce_output(WorkerAllreduce::Buffer* buffer) { return buffer->ou
 void lane_allreduce_set_priority(WorkerAllreduce::Buffer* buffer, int32_t priority) { buffer->set_priority(priority); }
 /// Write the sums of squares of the values that this host quantized in the last round, and of the residuals left over.
 void lane_allreduce_squares(WorkerAllreduce::Buffer* buffer, double* squares) { buffer->read_squares(squares); }
-/// EngineAsyncFunc of MXNet's include/mxnet/c_api.h: a sum and an allgather.
+/// EngineAsyncFunc of MXNet's include/mxnet/c_api.h: a sum, a reduce-scatter and an allgather.
 void lane_allreduce_start(void*, void* on_complete, void* buffer) {
   start_buffer(buffer, on_complete, AllreduceKind::kSum);
+}
+void lane_allreduce_scatter(void*, void* on_complete, void* buffer) {
+  start_buffer(buffer, on_complete, AllreduceKind::kScatter);
 }
 void lane_allreduce_gather(void*, void* on_complete, void* buffer) {
   start_buffer(buffer, on_complete, AllreduceKind::kGather);
