@@ -106,12 +106,28 @@ class _SparseProduct(mx.autograd.Function):
         return mx.nd.sparse.dot(self._matrix, gradient, transpose_a=True).tostype('default')
 
 
+class NoGradients(mx.autograd.Function):
+    """Arrays as they are, whose gradients are zeros, whatever values they have."""
+
+    def forward(self, *arrays: Any) -> Any:
+        """Return copies."""
+        return tuple(array.copy() for array in arrays)
+
+    def backward(self, *gradients: Any) -> Any:
+        """Return zeros."""
+        return tuple(mx.nd.zeros_like(gradient) for gradient in gradients)
+
+
 def _divisor(combine: str, ones: Any, weights: Any) -> Any:
     """Return the divisors of bags as an array of MXNet; infinite where it would be 0."""
-    sums = _SparseProduct(ones)(weights if combine == 'mean' else weights * weights)
-    # Before the root, whose derivative at 0 is infinite: 0 times infinity is not a number.
-    sums = mx.nd.where(sums == 0, mx.nd.full(sums.shape, float('inf'), sums.context, sums.dtype), sums)
-    return sums if combine == 'mean' else mx.nd.sqrt(sums)
+    if combine == 'mean':
+        divisor = _SparseProduct(ones)(weights)
+    else:
+        squares = _SparseProduct(ones)(weights * weights)
+        # The derivative of a root at 0 is infinite, and 0 times infinity is not a number.
+        divisor = mx.nd.sqrt(mx.nd.where(squares == 0, mx.nd.ones_like(squares), squares))
+        divisor = mx.nd.where(squares == 0, mx.nd.zeros_like(squares), divisor)
+    return mx.nd.where(divisor == 0, mx.nd.full(divisor.shape, float('inf'), divisor.context, divisor.dtype), divisor)
 
 
 def bags_of(table: str, rows: Optional[int], ids: Any, offsets: Any, combine: Optional[str], weights: Any,

@@ -11,7 +11,7 @@ from ..kvstore.row_requests import RowRequest, request_rows
 from ..kvstore.table_parameter import TableParameter
 from ..lane.keyed_rows import distinct_keys
 from ..native.trainers import device_of, put_param
-from .bags import Bags, bags_of
+from .bags import Bags, NoGradients, bags_of
 
 #: Names of the arguments of a lookup.
 ARGUMENTS = ('ids', 'offsets', 'combine', 'weights', 'padding')
@@ -196,6 +196,5 @@ def _zeros(param: TableParameter, lookup: Lookup) -> Any:
     if mx.autograd.is_recording():
         zeros.attach_grad()
         if not lookup.bags.has_constant_weights:
-            weights = lookup.bags.weights.as_in_context(lookup.context).astype(param.dtype)
-            return zeros + mx.nd.zeros_like(weights).sum()
+            return NoGradients()(zeros, lookup.bags.weights)[0]
     return zeros
