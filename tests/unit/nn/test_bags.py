@@ -108,14 +108,14 @@ def test_all_bags_empty():
 def test_weights_of_padding_alone_get_zeros(combine, value):
     block = mxhybrid.nn.HashEmbedding(2)
     block.initialize(mx.init.One())
-    factor = mx.nd.full(1, value)
-    factor.attach_grad()
-    factor.grad[:] = 5
+    layer = gluon.nn.Dense(1, in_units=1, use_bias=False)
+    layer.initialize(mx.init.Constant(value))
+    layer.weight.grad()[:] = 5
     with autograd.record():
-        result = block(np.zeros((2, 3), 'int64'), weights=mx.nd.broadcast_mul(mx.nd.ones((2, 3)), factor),
-                       combine=combine, padding=0)
+        result = block(np.zeros((2, 3), 'int64'), weights=layer(mx.nd.ones((6, 1))).reshape((2, 3)), combine=combine,
+                       padding=0)
     result.backward()
-    assert not result.asnumpy().any() and factor.grad.asscalar() == 0
+    assert not result.asnumpy().any() and layer.weight.grad().asscalar() == 0
 
 
 @pytest.mark.parametrize('arguments, message', [
