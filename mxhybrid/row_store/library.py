@@ -14,6 +14,7 @@ _FUNCTIONS = {
     'row_store_set_state_bytes': (INT, [POINTER, U64, U64]),
     'row_store_set_updates': (None, [POINTER, U64]),
     'row_store_read': (INT, [POINTER, POINTER, U64, POINTER]),
+    'row_store_read_state': (INT, [POINTER, U32, POINTER, U64, POINTER]),
     'row_store_update': (I64, [POINTER, U32, U32, DOUBLES, POINTER, POINTER, U64]),
     'row_store_assign': (INT, [POINTER, POINTER, POINTER, U64]),
     'row_store_assign_state': (INT, [POINTER, U32, POINTER, POINTER, U64]),

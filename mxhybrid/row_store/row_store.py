@@ -230,6 +230,13 @@ class RowStore:
         keys, rows = as_keys(keys), self._rows(rows, len(as_keys(keys)), self.width)
         self._library.row_store_assign(self._store, keys.ctypes.data, rows.ctypes.data, len(keys))
 
+    def read_state(self, slot: int, keys: Any) -> np.ndarray:
+        """Return optimizer state number `slot` of keys; zeros for keys without a row."""
+        keys = as_keys(keys)
+        states = np.empty((len(keys), self._state_width(slot)), self.dtype)
+        self._library.row_store_read_state(self._store, slot, keys.ctypes.data, len(keys), states.ctypes.data)
+        return states
+
     def assign_state(self, slot: int, keys: Any, states: Any) -> None:
         """Set optimizer state number `slot` of keys; keys without a row get one."""
         keys, states = as_keys(keys), self._rows(states, len(as_keys(keys)), self._state_width(slot))

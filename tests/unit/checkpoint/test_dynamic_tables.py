@@ -17,8 +17,6 @@ from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.dynamic_tables import misfit_of_tables, split_off_tables
 from mxhybrid.checkpoint.reader import MANIFEST, Reader
 
-from ...helpers.row_stores import state_of
-
 WIDTH, STEPS = 3, 9
 BIG = 2 ** 40
 
@@ -189,7 +187,7 @@ def test_when_a_delta_is_whole(tmp_path):
 
 def states_of(training):
     keys = np.arange(40) * (BIG // 50) * 7 - 5
-    return [state_of(training.net.users.weight.table.store, slot, keys).tolist() for slot in range(2)]
+    return [training.net.users.weight.table.store.read_state(slot, keys).tolist() for slot in range(2)]
 
 
 def test_state_of_tables_survives_a_renewed_store(tmp_path):

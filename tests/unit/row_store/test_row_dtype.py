@@ -7,7 +7,6 @@ import pytest
 from mxhybrid.base.errors import InputError
 from mxhybrid.row_store.row_store import RowStore
 
-from ...helpers.row_stores import state_of
 from .row_store_inputs import FIRST
 
 SETTINGS = {'lr': 0.01, 'rescale': 1.0, 'beta1': 0.9, 'beta2': 0.999, 'epsilon': 1e-8}
@@ -48,7 +47,7 @@ def test_updates_round_rows_and_keep_state(tmp_path, kind, rule, states, width, 
         exact.assign(keys, rounded(exact.read(keys), kind))
         assert np.array_equal(halves.read(KEYS), exact.read(KEYS))
     for slot in range(states):
-        assert np.array_equal(state_of(halves, slot, KEYS), state_of(exact, slot, KEYS))
+        assert np.array_equal(halves.read_state(slot, KEYS), exact.read_state(slot, KEYS))
 
 
 @pytest.mark.parametrize('saved', ['float16', 'bfloat16', ''])

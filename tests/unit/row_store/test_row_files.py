@@ -16,7 +16,7 @@ from mxhybrid.row_store import row_files
 from mxhybrid.row_store.row_store import RowStore, partition_of
 
 from ...helpers.nameless_files import nameless_files
-from ...helpers.row_stores import first_rows, state_of
+from ...helpers.row_stores import first_rows
 from .row_store_inputs import FIRST, SGD, SPECIAL, unique
 
 HERE = Path(__file__).parent
@@ -57,7 +57,7 @@ def test_save_and_load(tmp_path, monkeypatch, portion):
         mine = left[partition_of(left, 3) == number]
         assert part.load(str(tmp_path / 'whole'), number, 3) == len(part) == len(mine)
         np.testing.assert_array_equal(part.read(mine), store.read(mine))
-        np.testing.assert_array_equal(state_of(part, 1, mine), states[1][np.searchsorted(keys, mine)])
+        np.testing.assert_array_equal(part.read_state(1, mine), states[1][np.searchsorted(keys, mine)])
 
 
 @pytest.mark.parametrize('seed', range(5))
@@ -312,7 +312,7 @@ def test_state_of_another_size_is_made_in_one_pass(tmp_path):
     store.set_state_widths([8])
     read_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_inblock - before) * 512
     assert read_bytes <= 2 * store.statistics()['file_bytes']
-    assert (store.read(keys) == keys[:, None]).all() and not state_of(store, 0, keys).any()
+    assert (store.read(keys) == keys[:, None]).all() and not store.read_state(0, keys).any()
 
 
 @pytest.mark.both_pythons

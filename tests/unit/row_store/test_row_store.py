@@ -17,7 +17,7 @@ from mxhybrid.servers.kernel_rules import kernel_rule
 from mxhybrid.servers.partition_state import Partition
 from mxhybrid.servers.protocol import OPTIMIZE
 
-from ...helpers.row_stores import first_rows, state_of
+from ...helpers.row_stores import first_rows
 from .row_store_inputs import FIRST, SGD, SPECIAL, unique
 
 #: Rules with settings, by optimizer of MXNet.
@@ -115,7 +115,7 @@ class Machine(RuleBasedStateMachine):
         np.testing.assert_array_equal(self.store.read(keys),
                                       [self.rows.get(key, self.first(key)) for key in keys])
         zeros = np.zeros(self.store.width)
-        np.testing.assert_array_equal(state_of(self.store, 0, keys), [self.states.get(key, zeros) for key in keys])
+        np.testing.assert_array_equal(self.store.read_state(0, keys), [self.states.get(key, zeros) for key in keys])
 
 
 TestMachine = Machine.TestCase
@@ -207,7 +207,7 @@ def test_other_rules(tmp_path):
     store.update('assign state', {}, [5], [[5, 6]])
     store.update('assign state', {}, [5], [[7, 8]], slot=1)
     assert store.read([3, 5, 7]).tolist() == [[1, 2], [3, 4], [0, 0]]
-    assert state_of(store, 0, [5]).tolist() == [[5, 6]] and state_of(store, 1, [5]).tolist() == [[7]]
+    assert store.read_state(0, [5]).tolist() == [[5, 6]] and store.read_state(1, [5]).tolist() == [[7]]
     store.update('replace', {}, [8], [[1, 1]])
     assert len(store) == 1 and store.read([3, 8]).tolist() == [[0, 0], [1, 1]]
     assert store.save(str(tmp_path / 'rows'))['clock'] == store.statistics()['updates'] == 0
@@ -222,7 +222,7 @@ def test_rows_stay_when_the_sizes_of_state_change():
         store.set_state_widths(widths)
         np.testing.assert_array_equal(store.read(keys), rows)
         if widths:
-            assert not state_of(store, len(widths) - 1, keys).any()
+            assert not store.read_state(len(widths) - 1, keys).any()
 
 
 def test_count_of_updates_sets_the_rate_of_adam():

@@ -107,6 +107,8 @@ class RowStore {
   /// the last update, whose keys do not count against them.
   void assign(const int64_t* keys, const char* rows, size_t count);
   void assign_state(uint32_t slot, const int64_t* keys, const char* states, size_t count);
+  /// Write the optimizer state of keys to `states`; zeros for keys without a row.
+  void read_state(uint32_t slot, const int64_t* keys, size_t count, char* states) const;
   /// Set rows with all that belongs to them, as they were saved.  `states` and `ages` may be null: state then becomes
   /// zeros, and rows are as old as those of the last update.
   struct SavedRows {

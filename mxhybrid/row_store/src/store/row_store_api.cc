@@ -38,6 +38,9 @@ void lane_row_store_set_updates(RowStore* store, uint64_t count) { store->set_up
 int lane_row_store_read(RowStore* store, const int64_t* keys, uint64_t count, char* rows) {
   return guarded([&] { store->read(keys, count, rows); });
 }
+int lane_row_store_read_state(RowStore* store, uint32_t slot, const int64_t* keys, uint64_t count, char* states) {
+  return guarded([&] { store->read_state(slot, keys, count, states); });
+}
 /// Return the number of rows that were updated.
 int64_t lane_row_store_update(RowStore* store, lane::RuleKind kind, uint32_t slot, const double* settings,
                               const int64_t* keys, const char* gradients, uint64_t count) {

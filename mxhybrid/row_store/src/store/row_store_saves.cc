@@ -28,6 +28,21 @@ void RowStore::assign_state(uint32_t number, const int64_t* keys, const char* st
   });
 }
 
+void RowStore::read_state(uint32_t number, const int64_t* keys, size_t count, char* states) const {
+  check_state(number);
+  const size_t size = state_bytes_[number];
+  in_batches(keys, count, clock_ + 1, [&](size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i) {
+      const uint32_t slot = find(keys[i], hash_of(keys[i]));
+      if (slot == SlotIndex::kNone) {
+        std::memset(states + i * size, 0, size);
+      } else {
+        std::memcpy(states + i * size, record_of(slot) + state_offset(number), size);
+      }
+    }
+  });
+}
+
 void RowStore::restore(const int64_t* keys, const SavedRows& saved, size_t count) {
   in_batches(keys, count, clock_ + 1, [&](size_t first, size_t end) {
     for (size_t i = first; i < end; ++i) {
