@@ -261,11 +261,11 @@ class _Planning:
 
         with tqdm(total=options.budget, desc='search', disable=None, bar_format='{desc}: {bar} {postfix}') as bar, \
                 handled([signal.SIGINT], interrupt):
-            found = self._planner.search(options.budget, options.proposals, options.seed, memory_bytes, start,
-                                         progress, options.patience)
+            result = self._planner.search(options.budget, options.proposals, options.seed, memory_bytes, start,
+                                          progress, options.patience)
         if is_interrupted:
             console.write('interrupted: this is the best plan so far\n')
-        return found
+        return result
 
     def _compare(self, plans: Dict[str, Any]) -> None:
         from ..parallel.plans.strategies import data_parallel

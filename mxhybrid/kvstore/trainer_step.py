@@ -475,7 +475,7 @@ def _carry_over(trainer: Any, former: Hybrid, store: Hybrid, changed: Set[int]) 
 
 def _update_scaled(scaler: Any, overflow: bool, original: Callable[[bool], None], ignore_stale_grad: bool) -> None:
     """Make the loss scaler report the workers' common `overflow` in MXNet's update, not that of this worker."""
-    # In place of the parameters, MXNet's LossScaler looks at a gradient that overflows or not, and adapts its scale.
+    # MXNet's LossScaler adapts its scale to this gradient, as to those of the parameters.
     stand_in = SimpleNamespace(_grad=[mx.nd.array([float('nan') if overflow else 0.0], ctx=mx.cpu())])
     scaler.has_overflow = lambda _: type(scaler).has_overflow(scaler, [stand_in])
     try:

@@ -51,18 +51,18 @@ def test_rounding_is_numpys(width):
 @given(st.lists(st.integers(-2, 12) | st.integers(0, 299), max_size=400), st.integers(10, 2000))
 def test_unique_ids(ids, rows):
     ids = np.array(ids, np.int64)
-    found = library.sorted_unique(ids, rows)
+    unique_ids = library.sorted_unique(ids, rows)
     if ((ids < 0) | (ids >= rows)).any():
-        assert found is None
+        assert unique_ids is None
     else:
-        np.testing.assert_array_equal(found, np.unique(ids))
+        np.testing.assert_array_equal(unique_ids, np.unique(ids))
 
 
 @pytest.mark.parametrize('ids', [[], [5], [1 << 39, 7, 7, 0], [(1 << 40) - 1], [1 << 40], [-1]])
 def test_few_ids_of_a_large_table_need_no_bitmap(ids):
-    found = library.sorted_unique(np.array(ids, np.int64), 1 << 40)
-    assert (found is None) == (ids in ([1 << 40], [-1]))
-    assert found is None or list(found) == sorted(set(ids))
+    unique_ids = library.sorted_unique(np.array(ids, np.int64), 1 << 40)
+    assert (unique_ids is None) == (ids in ([1 << 40], [-1]))
+    assert unique_ids is None or list(unique_ids) == sorted(set(ids))
 
 
 def test_numpy_is_used_without_the_library(monkeypatch):

@@ -89,8 +89,8 @@ void check_thresholds() {
   check(sizes({0}, 0.1, 7).thresholds, {0}, "without a rate there is no threshold");
   for (int exponent = 0; exponent <= 40; ++exponent) {
     for (size_t connections : {2, 7, 100}) {
-      const Sizes found = sizes({std::pow(10, exponent / 4.0)}, 0.1, connections);
-      if (found.windows[0] != kNoLimit && found.thresholds[0] > found.windows[0] / 4 + 1) {
+      const Sizes limits = sizes({std::pow(10, exponent / 4.0)}, 0.1, connections);
+      if (limits.windows[0] != kNoLimit && limits.thresholds[0] > limits.windows[0] / 4 + 1) {
         fail("a threshold is more than a quarter of a window");
       }
     }

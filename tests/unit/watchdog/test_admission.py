@@ -157,9 +157,9 @@ def serves(monitor):
     with connect(monitor) as peer, peer.makefile() as answers:
         send(peer, answer_challenge(peer, SECRET, NAME, 0))
         send(peer, {'done': [1, ['push']]})
-        found = json.loads(answers.readline()) == {'finished': 0, 'log': [1, ['push']]}
+        is_answered = json.loads(answers.readline()) == {'finished': 0, 'log': [1, ['push']]}
         send(peer, {'bye': True})
-    return found
+    return is_answered
 
 
 @pytest.mark.parametrize('says', [

@@ -15,7 +15,7 @@ struct Task {
   int32_t resource, second;
   int32_t inner, inner_end, outer, outer_end;
   int32_t high_priority;
-  // For reports: the kind of the task, and sixteen times its rank, counted from 1.
+  // The code of the task's kind plus sixteen times its rank, counted from 1; reports show both.
   int32_t kind_code;
 };
 
