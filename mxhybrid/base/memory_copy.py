@@ -14,6 +14,8 @@ from typing import Any, Callable
 _PR_SET_PDEATHSIG = 1
 #: By how much the copy yields to processes that train, see nice(2).
 _NICENESS = 10
+#: Ending of the name of a result that is not complete.
+_PART = '.part'
 #: Loaded before a fork.
 _LIBC = ctypes.CDLL(None)
 
@@ -22,10 +24,13 @@ def work_on_copy(work: Callable[[], Any], result: str) -> None:
     """Start ``work()`` in a forked process, which writes its JSON value into the file `result` and ends.
 
     If ``work`` raises an error, or the process is killed, the value is {'error': text}.  The file appears complete; it
-    is empty if its disk has no room for the value.
-    The process is killed when this one ends.  It has the calling thread alone, so `work` must not wait for others.
+    is empty if its disk has no room for the value.  OSError if not even an empty file can be made.
+    The process is killed when this one ends, and goes on when something stops it: others wait for the file.  It has the
+    calling thread alone, so `work` must not wait for others.
     """
     parent = os.getpid()
+    with open(result + _PART, 'w'):
+        pass  # renamed later, which needs no more room
     pid = os.fork()
     if not pid:
         status = 1
@@ -46,7 +51,10 @@ def work_on_copy(work: Callable[[], Any], result: str) -> None:
 
 
 def _watch(pid: int, result: str) -> None:
-    status = os.waitpid(pid, 0)[1]
+    status = os.waitpid(pid, os.WUNTRACED)[1]
+    while os.WIFSTOPPED(status):
+        os.kill(pid, signal.SIGCONT)
+        status = os.waitpid(pid, os.WUNTRACED)[1]
     if status:  # else the file was written, and a reader may have removed it since
         cause = 'signal %d' % os.WTERMSIG(status) if os.WIFSIGNALED(status) else 'a full disk'
         with suppress(OSError):  # a reader of the file looks for its directory, too
@@ -55,7 +63,7 @@ def _watch(pid: int, result: str) -> None:
 
 
 def _write(path: str, value: Any) -> None:
-    part = path + '.part'
+    part = path + _PART
     try:
         with open(part, 'w') as file:
             json.dump(value, file)
