@@ -23,10 +23,6 @@ class Net(gluon.Block):
             self.dense = nn.Embedding(20, 2)
         self.initialize()
 
-    @property
-    def items(self):
-        return self.inner[0]
-
 
 def batch(seed, form=tuple, numbers=np.array):
     """Users, a label and items."""
@@ -54,27 +50,25 @@ def unique(array):
 
 
 @pytest.mark.parametrize('numbers', [np.array, mx.nd.array])
-@pytest.mark.parametrize('form', [tuple, list, lambda parts: dict(zip(('u', 'l', 'i'), parts)),
-                                  lambda parts: (parts[0], {'rest': list(parts[1:])})])
-def test_arrays_are_found_wherever_they_are(form, numbers):
+@pytest.mark.parametrize('form, arrays_of', [
+    (tuple, lambda batch: (batch[0], batch[2])), (list, lambda batch: (batch[0], batch[2])),
+    (lambda parts: dict(zip(('u', 'l', 'i'), parts)), lambda batch: (batch['u'], batch['i'])),
+    (lambda parts: (parts[0], {'rest': list(parts[1:])}), lambda batch: (batch[0], batch[1]['rest'][1]))],
+    ids=['tuple', 'list', 'dict', 'nested'])
+def test_arrays_are_found_wherever_they_are(form, arrays_of, numbers):
     net = Net()
 
-    def leaves(batch):
-        if isinstance(batch, dict) and 'u' in batch:
-            return batch['u'], batch['i']
-        return (batch[0], batch[1]['rest'][1]) if isinstance(batch[1], dict) else (batch[0], batch[2])
-
     def work(batch):
-        users, items = (mx.nd.array(array) if isinstance(array, np.ndarray) else array for array in leaves(batch))
+        users, items = (mx.nd.array(array) if isinstance(array, np.ndarray) else array for array in arrays_of(batch))
         net.users(users)
         for part in gluon.utils.split_data(items.T, 2, batch_axis=1):  # as loops do for several devices
-            net.items(part)
+            net.inner[0](part)
 
     inputs = lessons(net, [batch(seed, form, numbers) for seed in range(LESSON_BATCHES)], work)
     following = batch(9, form, numbers)
-    users, items = leaves(following)
+    users, items = arrays_of(following)
     assert as_ids(inputs.row_ids_in(following)) == {net.users.weight.name: unique(users),
-                                               net.items.weight.name: unique(items)}
+                                               net.inner[0].weight.name: unique(items)}
 
 
 def test_a_fit_by_chance_does_not_outlast_the_lesson():
@@ -91,7 +85,7 @@ def test_inputs_that_cannot_be_found_are_reported_once(monkeypatch):
         inputs = lessons(net, [batch(seed) for seed in range(LESSON_BATCHES)],
                         lambda one: net.users(mx.nd.array((one[0] + 1) % 20)))
         assert inputs.row_ids_in(batch(9)) == {}
-    assert len(said) == 2 and net.users.weight.name in said[0] and net.items.weight.name in said[1]
+    assert len(said) == 2 and net.users.weight.name in said[0] and net.inner[0].weight.name in said[1]
 
 
 def test_impossible_rows_and_batches_are_not_asked_for():

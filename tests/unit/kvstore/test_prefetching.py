@@ -2,10 +2,12 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid
+
+from ...helpers.steps import step
 
 
 def test_only_row_sparse_rows_can_be_asked_for():
@@ -69,12 +71,8 @@ def test_training_with_prefetching_changes_nothing_in_one_process():
         net = SparseEmbedding(20, 2)
         net.initialize(mx.init.Uniform(1))
         trainer = gluon.Trainer(net.collect_params(), 'adagrad', kvstore='hybrid')
-        batches = [mx.nd.array(np.random.RandomState(step).randint(0, 20, 6)) for step in range(5)]
-        wrapped = mxhybrid.prefetching(batches, lambda ids: {net.weight: ids}) if ahead else batches
-        for ids in wrapped:
-            with autograd.record():
-                loss = (net(ids) ** 2).sum()
-            loss.backward()
-            trainer.step(1)
+        batches = [mx.nd.array(np.random.RandomState(seed).randint(0, 20, 6)) for seed in range(5)]
+        for ids in mxhybrid.prefetching(batches, lambda ids: {net.weight: ids}) if ahead else batches:
+            step(trainer, lambda ids=ids: (net(ids) ** 2).sum())
         return net.weight.row_sparse_data(mx.nd.arange(20)).asnumpy()
     np.testing.assert_array_equal(train(True), train(False))
