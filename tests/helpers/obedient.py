@@ -1,17 +1,38 @@
 """Programs that use part of the package without MXNet, to be quick, and obey lines on their standard input."""
+import contextlib
 import os
 import subprocess
 import sys
 
 from mxhybrid.watchdog import lifeline
 
+#: The first lines of each program: a package whose own module, which would import MXNet, is left out.
+WITHOUT_MXNET = """
+import sys, types
+package = types.ModuleType('mxhybrid')
+package.__path__ = [sys.argv[1]]
+sys.modules['mxhybrid'] = package
+"""
+
 
 def run_python(program, *args):
     """Start a program with the package's directory as its first argument."""
     package = os.path.dirname(os.path.dirname(lifeline.__file__))
-    return subprocess.Popen([sys.executable, '-S', '-c', program, package] + [str(arg) for arg in args],
+    return subprocess.Popen([sys.executable, '-S', '-c', WITHOUT_MXNET + program, package, *map(str, args)],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             universal_newlines=True, bufsize=1)
+
+
+@contextlib.contextmanager
+def killed_later():
+    """Give a function that takes processes, which are killed after the block."""
+    with contextlib.ExitStack() as stack:
+        def take(process):
+            stack.enter_context(process)  # waits for its end
+            stack.callback(process.kill)
+            return process
+
+        yield take
 
 
 class Obedient:

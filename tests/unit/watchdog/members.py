@@ -8,22 +8,16 @@ from ...helpers.obedient import Obedient
 LIMIT_S = 30
 SECRET = 'open sesame'
 
-PACKAGE = """
-import sys, types
-package = types.ModuleType('mxhybrid')
-package.__path__ = [sys.argv[1]]
-sys.modules['mxhybrid'] = package
+LIFELINE = """
+import os, time
 from mxhybrid.watchdog import lifeline
-from mxhybrid.watchdog import leaving
-from mxhybrid.watchdog.leaving import leave
 from mxhybrid.watchdog.lifeline import Lifeline
-from mxhybrid.watchdog.monitor import Monitor
-from mxhybrid.base.errors import JobError
 lifeline.LAST_WORDS_S = 0.05
 """
 
-MEMBER = PACKAGE + """
-import ctypes, os, time
+MEMBER = LIFELINE + """
+import ctypes
+from mxhybrid.base.errors import JobError
 address, name, rank = (sys.argv[2], int(sys.argv[3])), sys.argv[4], int(sys.argv[5])
 def say(text):
     print(text, flush=True)
@@ -79,16 +73,15 @@ for command in sys.stdin:
         say('ok')
 """
 
-MONITOR = PACKAGE + """
+#: Its last argument is the limit of silence, in seconds.
+MONITOR = """
 from mxhybrid.base.settings import Limits
-monitor = Monitor('127.0.0.1', 2, 0, 'open sesame', Limits(silence=4))
+from mxhybrid.watchdog.monitor import Monitor
+monitor = Monitor('127.0.0.1', 2, 0, 'open sesame', Limits(silence=float(sys.argv[-1])))
 print('%s %d' % monitor.address, flush=True)
 """
 
-WAIT = 'sys.stdin.read()'
-
-SERVER = PACKAGE + """
-import time
+SERVER = LIFELINE + """
 line = Lifeline((sys.argv[2], int(sys.argv[3])), 'a server', -1, 10, 'open sesame')
 while line._heartbeat.monitor is None:
     time.sleep(0.01)
@@ -108,7 +101,8 @@ class Member(Obedient):
     """A process of the job, with a lifeline to the monitor."""
 
     def __init__(self, address, name, rank):
-        super().__init__(MEMBER, address[0], address[1], name, rank)
+        super().__init__(MEMBER, *address, name, rank)
+        self.name = name
 
     def silent(self, seconds):
         """Return whether the process writes nothing for some time."""
@@ -136,6 +130,25 @@ def aborted(member, text):
     return text in last_words(member)
 
 
-def met(*members):
+def meet(*members):
     """Wait until the monitor and these processes know each other, and can sample each other."""
-    return [member.ask('meet') for member in members] == ['met'] * len(members)
+    assert [member.ask('meet') for member in members] == ['met'] * len(members)
+
+
+def finish(*members):
+    """Let the scripts of all workers end; then each of them is released."""
+    for member in members:
+        member.say('finish')
+    assert [member.answer() for member in members] == ['True'] * len(members)
+
+
+def finish_first(first, other):
+    """Let the script of worker 0 end, and wait until another one knows."""
+    first.say('finish')
+    assert other.ask('wait_for_end_of 0') == 'ok'
+
+
+def leave(*members):
+    """Let processes that were released leave, and wait for their end."""
+    assert [member.ask('leave') for member in members] == ['ok'] * len(members)
+    assert [member.end() for member in members] == [(0, '')] * len(members)
