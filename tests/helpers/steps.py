@@ -1,4 +1,4 @@
-"""One step of training, as every script writes it."""
+"""Steps of training, as every script writes them."""
 from mxnet import autograd
 
 
