@@ -1,4 +1,4 @@
-"""Programs that use part of the package without MXNet, to be quick, and obey lines on their standard input."""
+"""Programs that use part of the package without MXNet, to be quick, and run statements of a test."""
 import contextlib
 import os
 import subprocess
@@ -12,6 +12,17 @@ import sys, types
 package = types.ModuleType('mxhybrid')
 package.__path__ = [sys.argv[1]]
 sys.modules['mxhybrid'] = package
+"""
+
+#: The last lines of an obedient program.
+OBEY = """
+print('ok', flush=True)
+for statement in sys.stdin:
+    try:
+        exec(statement)
+        print('ok', flush=True)
+    except Exception as error:
+        print('%s: %s' % (type(error).__name__, error), flush=True)
 """
 
 
@@ -36,10 +47,10 @@ def killed_later():
 
 
 class Obedient:
-    """A process that answers each line with one."""
+    """A process that runs a program, and then each statement that it is told; it answers with 'ok' or an error."""
 
     def __init__(self, program, *args):
-        self.process = run_python(program, *args)
+        self.process = run_python(program + OBEY, *args)
 
     def answer(self):
         """The next line that the process says."""
@@ -47,11 +58,15 @@ class Obedient:
         assert line, 'it has ended: ' + self.process.stderr.read()
         return line.strip()
 
-    def say(self, command):
-        """Send a command without waiting for the answer."""
-        self.process.stdin.write(command + '\n')
+    def say(self, statement):
+        """Send a statement without waiting for the answer."""
+        self.process.stdin.write(statement + '\n')
 
-    def ask(self, command):
-        """Send a command and wait for the answer."""
-        self.say(command)
+    def ask(self, statement):
+        """Send a statement and wait for the answer."""
+        self.say(statement)
         return self.answer()
+
+    def do(self, statement):
+        """Send a statement and wait until it has been run."""
+        assert self.ask(statement) == 'ok'

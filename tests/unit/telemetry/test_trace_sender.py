@@ -22,7 +22,7 @@ pytestmark = pytest.mark.both_pythons
 LIMIT_S = 20
 
 MEMBER = """
-import json, time
+import time
 from mxhybrid.telemetry import trace_sender, recorder as trace
 from mxhybrid.watchdog.lifeline import Lifeline
 address, name, rank, ahead, limit = (sys.argv[2], int(sys.argv[3])), sys.argv[4], *map(int, sys.argv[5:8])
@@ -33,23 +33,12 @@ recorder = trace.Recorder(name + ' (host h)', number=int(name.split()[1]), limit
 sender = trace_sender.TraceSender(recorder, line)
 while sender._offset.value is None:
     time.sleep(0.01)
-print('connected', flush=True)
-for command in sys.stdin:
-    word, _, rest = command.strip().partition(' ')
-    if word == 'span':
-        with recorder.span(rest, 'test', rank=rank):
-            pass
-        print('ok', flush=True)
-    elif word == 'send':
-        line.send(json.loads(rest))
-        print('ok', flush=True)
-    elif word == 'finish':
-        print(line.finish(), flush=True)
-    elif word == 'fail':
-        sender.finish()
-        line.fail(rest)
-        print('ok', flush=True)
+def span(name):
+    with recorder.span(name, 'test', rank=rank):
+        pass
 """
+
+FINISH = 'assert line.finish()'
 
 
 class Member(Obedient):
@@ -57,11 +46,11 @@ class Member(Obedient):
 
     def __init__(self, monitor, name, rank, ahead=0, limit=1000):
         super().__init__(MEMBER, monitor.address[0], monitor.address[1], name, rank, ahead, limit)
-        assert self.answer() == 'connected'
+        assert self.answer() == 'ok'
 
     def finish(self):
         """Let the script end, and wait until the process is released."""
-        assert self.ask('finish') == 'True'
+        self.do(FINISH)
 
 
 class Job:
@@ -104,11 +93,11 @@ def test_all_processes_come_together_by_one_clock(job):
     bounds = {}
     for number, member in enumerate(workers + servers):
         before = trace.now()
-        assert member.ask('span s%d' % number) == 'ok'
+        member.do("span('s%d')" % number)
         bounds['s%d' % number] = ((before - origin) / 1000, (trace.now() - origin) / 1000)
     for worker in workers:
-        worker.say('finish')
-    assert [worker.answer() for worker in workers] == ['True', 'True']
+        worker.say(FINISH)
+    assert [worker.answer() for worker in workers] == ['ok', 'ok']
     events = traced_job.events()
     spans = {event['name']: event for event in events if event['ph'] == 'X'}
     names = {event['pid']: event['args']['name'] for event in events if event['name'] == 'process_name'}
@@ -129,9 +118,9 @@ def test_all_processes_come_together_by_one_clock(job):
 def test_records_of_a_killed_process_are_kept(job):
     traced_job = job(2)
     first, second = traced_job.member('worker 0', 0), traced_job.member('worker 1', 1)
-    second.ask('span before')
+    second.do("span('before')")
     until(lambda: 'before' in traced_job.part())
-    first.ask('span survivor')
+    first.do("span('survivor')")
     second.process.kill()
     events = traced_job.events()
     assert {'before', 'survivor'} <= {event['name'] for event in events}
@@ -144,9 +133,9 @@ def test_a_failing_process_sends_its_last_events(job):
     traced_job = job(1)
     server = traced_job.member('server 0', -1)
     worker = traced_job.member('worker 0', 0)
-    worker.ask('span last')
-    server.ask('span last of server')
-    assert worker.ask('fail on purpose') == 'ok'
+    worker.do("span('last')")
+    server.do("span('last of server')")
+    worker.do("sender.finish(); line.fail('on purpose')")
     events = traced_job.events()
     assert [event['name'] for event in events if event['ph'] == 'i'] == ['worker 0 failed: on purpose']
     assert {'last', 'last of server'} <= {event['name'] for event in events}
@@ -170,10 +159,10 @@ def test_malformed_messages_spoil_nothing(job):
              {'trace': {'name': 'x', 'number': 0, 'events': [{'ph': 'X'}]}}, {'no_more_events': 3},
              {'trace': {'name': 'x', 'number': 0, 'events': 7}}, {'trace': {'number': 0, 'events': []}}]
     for message in wrong:
-        assert worker.ask('send ' + json.dumps(message)) == 'ok'
+        worker.do('line.send(%r)' % message)
     with socket.create_connection(traced_job.monitor.address, timeout=LIMIT_S) as stranger:  # never said hello
         stranger.sendall(b'{"trace": {"name": "evil", "number": 0, "events": []}}\nnonsense\n')
-        worker.ask('span good')
+        worker.do("span('good')")
         worker.finish()
     events = traced_job.events()
     assert [event['name'] for event in events if event['ph'] == 'X'] == ['good']
@@ -184,7 +173,7 @@ def test_dropped_events_are_said(job, caplog):
     traced_job = job(1)
     worker = traced_job.member('worker 0', 0, limit=5)
     for number in range(7):
-        worker.ask('span %d' % number)
+        worker.do("span('%d')" % number)
     with caplog.at_level('INFO', logger='mxhybrid'):
         worker.finish()
     events = traced_job.events()
@@ -199,7 +188,7 @@ def test_a_silent_process_delays_the_end_briefly(job, monkeypatch):
     worker = traced_job.member('worker 0', 0)
     server = traced_job.member('server 0', -1)
     server.process.send_signal(19)  # SIGSTOP
-    worker.ask('span good')
+    worker.do("span('good')")
     worker.finish()
     assert 'good' in {event['name'] for event in traced_job.events()}
 

@@ -53,7 +53,7 @@ def job():
             members = [Member(address or monitor.address, name, rank) for name, rank in names]
             for member in members:
                 take(member.process)
-            assert [member.answer() for member in members] == ['connected'] * len(members)
+            assert [member.answer() for member in members] == ['ok'] * len(members)
             return (monitor, *members) if address is None else members
 
         yield start

@@ -1,4 +1,4 @@
-"""Processes of a job with lifelines, which obey lines on their standard input."""
+"""Processes of a job with lifelines, which run statements on their standard input."""
 import selectors
 
 from mxhybrid.watchdog.leaving import ABORT_STATUS
@@ -16,61 +16,25 @@ lifeline.LAST_WORDS_S = 0.05
 """
 
 MEMBER = LIFELINE + """
-import ctypes
-from mxhybrid.base.errors import JobError
-address, name, rank = (sys.argv[2], int(sys.argv[3])), sys.argv[4], int(sys.argv[5])
-def say(text):
-    print(text, flush=True)
-line = Lifeline(address, name, rank, 10, 'open sesame', lambda: os.write(2, b'cleaned up\\n'))
-say('connected')
-for command in sys.stdin:
-    word, _, rest = command.strip().partition(' ')
-    if word == 'call':
-        try:
-            line.count_call('a push')
-            say('ok')
-        except JobError as error:
-            say('JobError: %s' % error)
-    elif word == 'wait_for_end_of':
-        while int(rest) not in line._ended:
-            time.sleep(0.01)
-        say('ok')
-    elif word == 'meet':
-        while line._heartbeat.monitor is None:
-            time.sleep(0.01)
-        say('met')
-    elif word == 'lose_the_lock':
-        send = line._sender.send
-        def send_and_lose_it(message):
-            line._sender.send = send
-            sent = send(message)
-            ctypes.PyDLL(None).usleep(int(float(rest) * 1e6))
-            say('lost it')
-            return sent
-        line._sender.send = send_and_lose_it
-        line._heartbeat.sample_monitor = lambda: None  # as on a host without a process that sees the monitor's
-    elif word == 'finish':
-        say(line.finish())
-    elif word == 'settle':
-        line.settle()
-        say('settled')
-    elif word == 'fail':
-        line.fail(rest)
-        say('ok')
-    elif word == 'echo':
-        line.fail(rest, echo=True)
-        say('ok')
-    elif word == 'started':
-        line.send({'servers': [['server', int(rest)]]})
-        say('ok')
-    elif word == 'server_died':
-        line.send({'server_died': rest})
-    elif word == 'part':
-        line.part()
-        say('parted')
-    elif word == 'leave':
-        line.bye()
-        say('ok')
+import ctypes, threading
+line = Lifeline((sys.argv[2], int(sys.argv[3])), sys.argv[4], int(sys.argv[5]), 10, 'open sesame',
+                lambda: os.write(2, b'cleaned up\\n'))
+
+def wait_for(condition):
+    while not condition():
+        time.sleep(0.01)
+
+def lose_the_lock(seconds):
+    send, lost = line._sender.send, threading.Event()
+    def send_and_lose_it(message):
+        line._sender.send = send
+        sent = send(message)
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+        lost.set()
+        return sent
+    line._sender.send = send_and_lose_it
+    line._heartbeat.sample_monitor = lambda: None  # as on a host without a process that sees the monitor's
+    lost.wait()
 """
 
 #: Its last argument is the limit of silence, in seconds.
@@ -95,6 +59,10 @@ import ctypes, signal, subprocess
 child = subprocess.Popen([sys.executable, '-S', '-c', sys.argv[2], sys.argv[1], *map(str, monitor.address)],
                          preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL))
 """
+
+
+#: Statements of members.
+CALL, FINISH = "line.count_call('a push')", 'assert line.finish()'
 
 
 class Member(Obedient):
@@ -132,23 +100,31 @@ def aborted(member, text):
 
 def meet(*members):
     """Wait until the monitor and these processes know each other, and can sample each other."""
-    assert [member.ask('meet') for member in members] == ['met'] * len(members)
+    for member in members:
+        member.do('wait_for(lambda: line._heartbeat.monitor is not None)')
+
+
+def call(member, count=1):
+    """Let a process begin some collective calls."""
+    for _ in range(count):
+        member.do(CALL)
 
 
 def finish(*members):
     """Let the scripts of all workers end; then each of them is released."""
     for member in members:
-        member.say('finish')
-    assert [member.answer() for member in members] == ['True'] * len(members)
+        member.say(FINISH)
+    assert [member.answer() for member in members] == ['ok'] * len(members)
 
 
 def finish_first(first, other):
     """Let the script of worker 0 end, and wait until another one knows."""
-    first.say('finish')
-    assert other.ask('wait_for_end_of 0') == 'ok'
+    first.say(FINISH)
+    other.do('wait_for(lambda: 0 in line._ended)')
 
 
 def leave(*members):
     """Let processes that were released leave, and wait for their end."""
-    assert [member.ask('leave') for member in members] == ['ok'] * len(members)
+    for member in members:
+        member.do('line.bye()')
     assert [member.end() for member in members] == [(0, '')] * len(members)

@@ -1,7 +1,7 @@
 """Monitor and lifelines: a death is noticed and told, an orderly end is waited for.
 
-Processes of the job are real ones that obey lines on their standard input, so that no test needs to sleep until
-something has probably happened.  The module under test needs no MXNet, and the processes do without, to be quick.
+Processes of the job are real ones that run statements of the tests, so that no test needs to sleep until something has
+probably happened.  The module under test needs no MXNet, and the processes do without, to be quick.
 """
 import json
 import os
@@ -21,7 +21,7 @@ from mxhybrid.watchdog.monitor import Monitor
 
 from ...helpers.obedient import killed_later
 from ...helpers.waiting import until
-from .members import LIMIT_S, SECRET, Member, aborted, finish, finish_first, last_words, leave
+from .members import CALL, FINISH, LIMIT_S, SECRET, Member, aborted, call, finish, finish_first, last_words, leave
 
 pytestmark = pytest.mark.both_pythons
 
@@ -50,7 +50,7 @@ def test_a_stopped_process_does_not_delay_the_message(job):
 @pytest.mark.parametrize('failing', [0, 1], ids=['a worker', 'a server'])
 def test_a_failure_is_reported_with_its_cause(job, failing):
     _, *members = job(1, 1)
-    assert members[failing].ask('fail no memory left') == 'ok'
+    members[failing].do("line.fail('no memory left')")
     for member in members:
         text = last_words(member)
         assert 'because %s failed: no memory left' % members[failing].name in text and 'died' not in text
@@ -67,7 +67,7 @@ def test_the_first_failure_is_the_one_that_all_name(job):
 
 def test_an_echo_of_a_death_awaits_the_cause(job):
     _, first, second, third = job(3)
-    second.say('echo a native error')
+    second.say("line.fail('a native error', echo=True)")
     third.process.kill()
     assert aborted(first, 'because worker 2 died')
     assert aborted(second, 'because worker 2 died')
@@ -75,7 +75,7 @@ def test_an_echo_of_a_death_awaits_the_cause(job):
 
 def test_an_echo_without_a_cause_is_reported(job):
     _, first, second = job(2)
-    assert second.ask('echo a native error') == 'ok'
+    second.do("line.fail('a native error', echo=True)")
     assert aborted(first, 'because worker 1 failed: a native error')
 
 
@@ -163,18 +163,18 @@ def test_all_are_released_when_the_last_worker_has_finished(job):
     monitor, first, second, server = job(2, 1)
     finish_first(first, second)
     assert first.silent(0.2)
-    assert second.ask('finish') == 'True'
-    assert first.answer() == 'True'
+    second.do(FINISH)
+    assert first.answer() == 'ok'
     leave(first, second, server)
     assert monitor.failure is None
 
 
 def test_a_worker_waits_until_no_worker_needs_the_servers(job):
     _, first, second, _ = job(2, 1)
-    first.say('settle')
+    first.say('line.settle()')
     assert first.silent(0.2)
-    assert second.ask('settle') == 'settled'
-    assert first.answer() == 'settled'
+    second.do('line.settle()')
+    assert first.answer() == 'ok'
 
 
 def test_a_death_after_the_release_still_counts(job):
@@ -187,7 +187,7 @@ def test_a_death_after_the_release_still_counts(job):
 def test_a_death_after_leaving_is_no_failure(job):
     monitor, first, second = job(2)
     finish(first, second)
-    assert first.ask('leave') == 'ok'
+    first.do('line.bye()')
     first.process.kill()
     first.process.wait()
     leave(second)
@@ -198,9 +198,10 @@ def test_no_process_misses_a_monitor_after_leaving(job, monitor_process):
     process, address = monitor_process()
     first, second, server = job(2, 1, address=address)
     finish(first, second)
-    first.say('part')
+    first.say('line.part()')
     assert first.silent(1)
-    assert second.ask('part') == 'parted' and first.answer() == 'parted'
+    second.do('line.part()')
+    assert first.answer() == 'ok'
     process.communicate(timeout=LIMIT_S)
     assert [member.end() for member in (first, second, server)] == [(0, '')] * 3
 
@@ -208,7 +209,7 @@ def test_no_process_misses_a_monitor_after_leaving(job, monitor_process):
 def test_a_worker_that_has_left_learns_of_a_death(job):
     _, first, second = job(2)
     finish(first, second)
-    first.say('part')
+    first.say('line.part()')
     assert first.silent(0.2)
     second.process.kill()
     assert aborted(first, 'because worker 1 died')
@@ -228,20 +229,20 @@ def test_a_death_while_a_worker_waits_for_another(job, victim):
 
 def test_a_call_past_an_ended_workers_is_refused(job):
     _, first, second = job(2)
-    assert [first.ask('call') for _ in range(2)] == ['ok'] * 2
-    assert second.ask('call') == 'ok'
+    call(first, 2)
+    call(second)
     finish_first(first, second)
-    assert second.ask('call') == 'ok'
-    text = second.ask('call')
+    call(second)
+    text = second.ask(CALL)
     assert text.startswith('JobError: worker 0 ended its script after 2 collective calls, this worker is at number 3')
     assert text.endswith('give every worker the same number of steps')
 
 
 def test_a_worker_waiting_for_an_ended_one_ends(job):
     _, first, second, third = job(3)
-    assert first.ask('call') == 'ok'
-    assert [second.ask('call') for _ in range(2)] == ['ok'] * 2
-    first.say('finish')
+    call(first)
+    call(second, 2)
+    first.say(FINISH)
     cause = 'worker 0 ended its script after 1 collective calls, this worker is at number 2'
     assert aborted(second, cause)
     assert aborted(first, 'because worker 1 failed: worker 1 cannot go on: ' + cause)
@@ -251,7 +252,7 @@ def test_a_worker_waiting_for_an_ended_one_ends(job):
 def test_equal_numbers_of_calls_end_in_any_order(job):
     _, *members = job(3)
     for member in members:
-        assert [member.ask('call') for _ in range(3)] == ['ok'] * 3
+        call(member, 3)
     finish(members[2], members[0], members[1])
     leave(*members)
 
@@ -301,7 +302,7 @@ def test_a_monitor_that_comes_late_is_waited_for():
             peer.sendall(b'{"challenge": "7"}\n')
             assert json.loads(lines.readline()) == {'hello': {
                 'name': 'worker 0', 'rank': 0, 'proof': prove(SECRET, '7', 'worker 0', 0)}}
-            assert member.answer() == 'connected'
+            assert member.answer() == 'ok'
 
 
 def test_messages_may_arrive_in_pieces():

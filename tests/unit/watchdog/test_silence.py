@@ -11,7 +11,7 @@ from mxhybrid.watchdog import heartbeat as heartbeat_module, monitor as monitor_
 
 from ...helpers.obedient import WITHOUT_MXNET
 from ...helpers.waiting import until
-from .members import CHILD, LIMIT_S, SERVER, aborted, last_words, meet
+from .members import CHILD, LIMIT_S, SERVER, aborted, call, last_words, meet
 
 pytestmark = pytest.mark.both_pythons
 
@@ -38,7 +38,8 @@ def test_a_briefly_stopped_process_goes_on(job):
     assert first.silent(2.5)
     os.kill(second.process.pid, signal.SIGCONT)
     assert first.silent(LIMITS.silence)
-    assert [second.ask('call'), first.ask('call')] == ['ok', 'ok']
+    call(second)
+    call(first)
     assert monitor.failure is None
 
 
@@ -47,8 +48,9 @@ def test_an_answer_while_python_stood_still_counts(job, monitor_process):
     first, second = job(2, address=address)
     meet(first, second)
     # Longer than a clock counts, and together with the second between two heartbeats longer than the limit.
-    assert first.ask('lose_the_lock %g' % (heartbeat_module.AWAKE_S + 0.2)) == 'lost it'
-    assert first.silent(2) and first.ask('call') == 'ok'
+    first.do('lose_the_lock(%g)' % (heartbeat_module.AWAKE_S + 0.2))
+    assert first.silent(2)
+    call(first)
     assert process.poll() is None
 
 
@@ -93,16 +95,21 @@ def test_a_long_stopped_monitor_blames_the_stop(job, monkeypatch):
     until(lambda: len(monitor.peers()) == 2)  # a process that is not admitted yet would count as a slow stranger
     skipped_s[0] = 1000.0
     assert first.silent(LIMITS.silence)
-    assert [second.ask('call'), first.ask('call')] == ['ok', 'ok']
+    call(second)
+    call(first)
     assert monitor.failure is None
+
+
+STARTED = "line.send({'servers': [['server', %d]]})"
+SERVER_DIED = "line.send({'server_died': 'the server was killed by SIGKILL'})"
 
 
 def test_the_parent_of_a_server_reports_how_it_died(job, monkeypatch):
     monkeypatch.setattr(monitor_module, 'PARENT_S', LIMIT_S)
     _, parent, child = job(1, 1)
-    assert parent.ask('started %d' % child.process.pid) == 'ok'
+    parent.do(STARTED % child.process.pid)
     child.process.kill()
-    parent.say('server_died the server was killed by SIGKILL')
+    parent.say(SERVER_DIED)
     assert aborted(parent, 'because the server was killed by SIGKILL')
 
 
@@ -119,15 +126,15 @@ def test_messages_from_before_an_end_are_handled_before_it(job, monkeypatch):
     child.process.kill()
     child.process.wait(LIMIT_S)
     # Both are there when the monitor gets to them, the end first.
-    assert parent.ask('started %d' % child.process.pid) == 'ok'
-    parent.say('server_died the server was killed by SIGKILL')
-    assert parent.ask('call') == 'ok'
+    parent.do(STARTED % child.process.pid)
+    parent.do(SERVER_DIED)
+    call(parent)
     free.set()
     assert aborted(parent, 'because the server was killed by SIGKILL')
 
 
 def test_an_unexplained_death_of_a_server_is_reported(job):
     _, parent, child = job(1, 1)
-    assert parent.ask('started %d' % child.process.pid) == 'ok'
+    parent.do(STARTED % child.process.pid)
     child.process.kill()
     assert aborted(parent, 'because server 0 died unexpectedly')
