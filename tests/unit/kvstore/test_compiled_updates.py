@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from mxnet import autograd, gluon
 
-from mxhybrid.kvstore import compiled_updates
 from mxhybrid.kvstore.compiled_updates import CompiledUpdates, StandIn
 from mxhybrid.lane import gradient_bucket
 from mxhybrid.native.optimizer_state import state_arrays
@@ -16,6 +15,7 @@ from mxhybrid.native.optimizer_state import state_arrays
 from ...helpers.steps import step
 
 SHAPES = [(3,), (7, 5), (1,), (40, 50), (2, 3, 4), (130, 70), (5000,)]
+ALL = range(7)
 RATES = {'learning_rate': 0.1, 'wd': 0.01}
 OPTIMIZERS = {
     'sgd': ('sgd', RATES), 'sgd clip': ('sgd', dict(RATES, clip_gradient=0.3)),
@@ -58,7 +58,12 @@ class Pair:
         """The updaters of both."""
         return self.reference, self.updater
 
-    def step(self, keys=tuple(range(7))):
+    def steps(self, *calls):
+        """Make calls for the weights of some keys."""
+        for keys in calls:
+            self.step(keys)
+
+    def step(self, keys=ALL):
         """Update the weights of `keys` with other gradients, and compare all."""
         self._step += 1
         for array in self.gradients:
@@ -91,17 +96,13 @@ class Pair:
 @pytest.fixture
 def started(monkeypatch):
     """The number of weights in each compiled update that was started."""
-    counts = []
+    counts, start = [], gradient_bucket.DenseUpdate.start
 
-    class Counted(gradient_bucket.DenseUpdate):
-        """A compiled update that is counted."""
+    def start_and_count(self, update, *arguments):
+        counts.append(len(update.rates[0]))
+        start(self, update, *arguments)
 
-        def start(self, update, priority, bucket=None):
-            """Count the update."""
-            counts.append(len(update.rates[0]))
-            super().start(update, priority, bucket)
-
-    monkeypatch.setattr(compiled_updates, 'DenseUpdate', Counted)
+    monkeypatch.setattr(gradient_bucket.DenseUpdate, 'start', start_and_count)
     return counts
 
 
@@ -120,18 +121,17 @@ def test_all_weights_have_the_bits_of_mxnet(started, name, dtype):
 
 
 #: A schedule follows the largest count of updates, so the order of the updates counts.
-SOME_MORE_OFTEN = [range(7), [5], [5, 6], range(7), [0, 1, 2, 3], range(7)]
+SOME_MORE_OFTEN = [ALL, [5], [5, 6], ALL, [0, 1, 2, 3], ALL]
 #: MXNet's sgd has other kernels for a call with a row_sparse gradient.
-DENSE_AND_SPARSE = [range(7), range(7), [4], [1], [1, 5], range(7)]
+DENSE_AND_SPARSE = [ALL, ALL, [4], [1], [1, 5], ALL]
 
 
 @pytest.mark.parametrize('sparse, calls', [
-    ((), SOME_MORE_OFTEN), ((1,), DENSE_AND_SPARSE), ((0, 5), DENSE_AND_SPARSE), (range(7), DENSE_AND_SPARSE)])
+    ((), SOME_MORE_OFTEN), ((1,), DENSE_AND_SPARSE), ((0, 5), DENSE_AND_SPARSE), (ALL, DENSE_AND_SPARSE)])
 @pytest.mark.parametrize('name', OPTIMIZERS)
 def test_calls_with_some_of_the_weights(started, name, sparse, calls):
     pair = Pair(*OPTIMIZERS[name], sparse=sparse)
-    for keys in calls:
-        pair.step(keys)
+    pair.steps(*calls)
     assert sum(started) == sum(key not in sparse for keys in calls[1:] for key in keys)
 
 
@@ -140,8 +140,7 @@ def test_weights_of_several_types(started, name):
     optimizer, settings = OPTIMIZERS[name]
     dtypes = ['float32', 'float16', 'float64', 'float32', 'float16', 'float16', 'float32']
     pair = Pair(optimizer, dict(settings, multi_precision=True), dtypes)
-    for keys in (range(7), range(7), [2], [0, 1], range(7)):
-        pair.step(keys)
+    pair.steps(ALL, ALL, [2], [0, 1], ALL)
     assert sum(started) == 4 + 1 + 1 + 4
 
 
@@ -149,12 +148,10 @@ def test_weights_of_several_types(started, name):
 def test_state_that_is_loaded(started, name):
     """MXNet gives loaded state to the device of the weight in the first update, which may replace its arrays."""
     pair = Pair(*OPTIMIZERS[name])
-    for _ in range(3):
-        pair.step()
+    pair.steps(*[ALL] * 3)
     for each in pair.updaters:
         each.set_states(each.get_states(dump_optimizer=True))
-    for _ in range(3):
-        pair.step()
+    pair.steps(*[ALL] * 3)
     assert sum(started) == 2 * 7 + 2 * 7
 
 
@@ -163,8 +160,8 @@ def test_other_arrays_in_each_step(started, name):
     pair = Pair(*OPTIMIZERS[name])
     for _ in range(4):
         pair.step()
-        pair.gradients = [array.copy() for array in pair.gradients]
-        pair.weights, pair.expected = [[array.copy() for array in held] for held in (pair.weights, pair.expected)]
+        for attribute in ('gradients', 'weights', 'expected'):
+            setattr(pair, attribute, [array.copy() for array in getattr(pair, attribute)])
     assert sum(started) == 3 * 7
 
 
@@ -176,8 +173,7 @@ def test_weights_and_gradients_that_are_views_of_one_array(started, name):
         whole = mx.nd.concat(*[array.reshape(-1) for array in values], dim=0)
         ends = np.cumsum([array.size for array in values]).tolist()
         setattr(pair, attribute, [whole[end - array.size:end].reshape(array.shape) for array, end in zip(values, ends)])
-    for _ in range(4):
-        pair.step()
+    pair.steps(*[ALL] * 4)
     assert sum(started) == 3 * 7
 
 
@@ -203,8 +199,7 @@ def test_other_optimizers_are_left_to_mxnet(started, make):
     pair = Pair('sgd', RATES)
     pair.reference, pair.updater = mx.optimizer.get_updater(make()), mx.optimizer.get_updater(make())
     pair.trainer._updaters = [pair.updater]
-    for _ in range(3):
-        pair.step()
+    pair.steps(*[ALL] * 3)
     assert not started
 
 
@@ -284,8 +279,7 @@ def test_stand_ins_for_weights_choose_the_same_kernels(started, name):
 
 def test_a_repeated_update_uses_its_operations_again(started):
     pair = Pair(*OPTIMIZERS['adam'])
-    for _ in range(4):
-        pair.step()
+    pair.steps(*[ALL] * 4)
     repeated, = pair.compiled_updates._repeated.values()
     pair.step()
     assert list(pair.compiled_updates._repeated.values()) == [repeated]
