@@ -93,9 +93,11 @@ def last_words(member):
     return stderr
 
 
-def aborted(member, text):
-    """Return whether a process ended by itself because of `text`."""
-    return text in last_words(member)
+def check_aborted(text, *members):
+    """Check that processes ended by themselves because of `text`."""
+    for member in members:
+        said = last_words(member)
+        assert text in said, said
 
 
 def meet(*members):

@@ -21,7 +21,7 @@ from mxhybrid.watchdog.monitor import Monitor
 
 from ...helpers.obedient import killed_later
 from ...helpers.waiting import until
-from .members import CALL, FINISH, LIMIT_S, SECRET, Member, aborted, call, finish, finish_first, last_words, leave
+from .members import CALL, FINISH, LIMIT_S, SECRET, Member, call, check_aborted, finish, finish_first, last_words, leave
 
 pytestmark = pytest.mark.both_pythons
 
@@ -35,16 +35,16 @@ def test_a_killed_process_ends_and_is_named(job, victim):
     dead = members.pop(victim)
     dead.process.kill()
     for member in members:
-        assert aborted(member, '[mxhybrid] %s ends, because %s died unexpectedly' % (member.name, dead.name))
+        check_aborted('[mxhybrid] %s ends, because %s died unexpectedly' % (member.name, dead.name), member)
 
 
 def test_a_stopped_process_does_not_delay_the_message(job):
     _, first, second, third = job(3)
     os.kill(second.process.pid, signal.SIGSTOP)
     third.process.kill()
-    assert aborted(first, 'worker 2 died')
+    check_aborted('worker 2 died', first)
     os.kill(second.process.pid, signal.SIGCONT)
-    assert aborted(second, 'worker 2 died')
+    check_aborted('worker 2 died', second)
 
 
 @pytest.mark.parametrize('failing', [0, 1], ids=['a worker', 'a server'])
@@ -59,8 +59,7 @@ def test_a_failure_is_reported_with_its_cause(job, failing):
 def test_the_first_failure_is_the_one_that_all_name(job):
     monitor, first, second, third = job(3)
     second.process.kill()
-    assert aborted(third, 'worker 1 died')
-    assert aborted(first, 'worker 1 died')
+    check_aborted('worker 1 died', third, first)
     monitor.report_failure('something later')
     assert 'worker 1 died' in monitor.failure
 
@@ -69,30 +68,28 @@ def test_an_echo_of_a_death_awaits_the_cause(job):
     _, first, second, third = job(3)
     second.say("line.fail('a native error', echo=True)")
     third.process.kill()
-    assert aborted(first, 'because worker 2 died')
-    assert aborted(second, 'because worker 2 died')
+    check_aborted('because worker 2 died', first, second)
 
 
 def test_an_echo_without_a_cause_is_reported(job):
     _, first, second = job(2)
     second.do("line.fail('a native error', echo=True)")
-    assert aborted(first, 'because worker 1 failed: a native error')
+    check_aborted('because worker 1 failed: a native error', first)
 
 
 def test_a_process_that_joins_after_the_failure_ends_too(job):
     monitor, first = job(1)
     monitor.report_failure('the disk is full')
-    assert aborted(first, 'the disk is full')
+    check_aborted('the disk is full', first)
     late = Member(monitor.address, 'worker 1', 1)
-    assert aborted(late, 'because the disk is full')
+    check_aborted('because the disk is full', late)
 
 
 def test_workers_leave_when_worker_0_dies_with_the_monitor(job, monitor_process):
     process, address = monitor_process()
     members = job(2, address=address)
     process.kill()
-    for member in members:
-        assert aborted(member, 'because worker 0, which watches the job, died unexpectedly')
+    check_aborted('because worker 0, which watches the job, died unexpectedly', *members)
 
 
 def test_a_dead_scheduler_is_noticed(job, monkeypatch):
@@ -104,7 +101,7 @@ def test_a_dead_scheduler_is_noticed(job, monkeypatch):
         scheduler.settimeout(LIMIT_S)
         scheduler.accept()[0].close()
         assert monitor.failure is None
-    assert aborted(first, 'because the scheduler at 127.0.0.1:%d died' % address[1])
+    check_aborted('because the scheduler at 127.0.0.1:%d died' % address[1], first)
 
 
 # ------------------------------------------------------------------------------------------ deaths after a fork
@@ -181,7 +178,7 @@ def test_a_death_after_the_release_still_counts(job):
     _, first, second = job(2)
     finish(first, second)
     first.process.kill()
-    assert aborted(second, 'because worker 0 died')
+    check_aborted('because worker 0 died', second)
 
 
 def test_a_death_after_leaving_is_no_failure(job):
@@ -212,7 +209,7 @@ def test_a_worker_that_has_left_learns_of_a_death(job):
     first.say('line.part()')
     assert first.silent(0.2)
     second.process.kill()
-    assert aborted(first, 'because worker 1 died')
+    check_aborted('because worker 1 died', first)
 
 
 @pytest.mark.parametrize('victim', [0, 1], ids=['the one that waits', 'the other one'])
@@ -221,7 +218,7 @@ def test_a_death_while_a_worker_waits_for_another(job, victim):
     finish_first(*workers)
     dead = workers.pop(victim)
     dead.process.kill()
-    assert aborted(*workers, 'because %s died' % dead.name)
+    check_aborted('because %s died' % dead.name, *workers)
 
 
 # ------------------------------------------------------------------------------------------ unequal numbers of calls
@@ -244,9 +241,8 @@ def test_a_worker_waiting_for_an_ended_one_ends(job):
     call(second, 2)
     first.say(FINISH)
     cause = 'worker 0 ended its script after 1 collective calls, this worker is at number 2'
-    assert aborted(second, cause)
-    assert aborted(first, 'because worker 1 failed: worker 1 cannot go on: ' + cause)
-    assert aborted(third, 'because worker 1 failed: worker 1 cannot go on: ' + cause)
+    check_aborted(cause, second)
+    check_aborted('because worker 1 failed: worker 1 cannot go on: ' + cause, first, third)
 
 
 def test_equal_numbers_of_calls_end_in_any_order(job):

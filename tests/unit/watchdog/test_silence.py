@@ -11,7 +11,7 @@ from mxhybrid.watchdog import heartbeat as heartbeat_module, monitor as monitor_
 
 from ...helpers.obedient import WITHOUT_MXNET
 from ...helpers.waiting import until
-from .members import CHILD, LIMIT_S, SERVER, aborted, call, last_words, meet
+from .members import CHILD, LIMIT_S, SERVER, call, check_aborted, last_words, meet
 
 pytestmark = pytest.mark.both_pythons
 
@@ -24,8 +24,7 @@ def test_a_stopped_process_ends_the_job(job, monkeypatch):
     monitor, first, second, third = job(3, limits=LIMITS)
     meet(first, second, third)
     os.kill(second.process.pid, signal.SIGSTOP)
-    for member in (first, third):
-        assert aborted(member, 'because worker 1 has been silent for')
+    check_aborted('because worker 1 has been silent for', first, third)
     assert 'it is stopped, by a signal or a debugger' in monitor.failure
     second.process.wait(LIMIT_S)
     assert second.process.returncode == -signal.SIGKILL
@@ -110,7 +109,7 @@ def test_the_parent_of_a_server_reports_how_it_died(job, monkeypatch):
     parent.do(STARTED % child.process.pid)
     child.process.kill()
     parent.say(SERVER_DIED)
-    assert aborted(parent, 'because the server was killed by SIGKILL')
+    check_aborted('because the server was killed by SIGKILL', parent)
 
 
 def test_messages_from_before_an_end_are_handled_before_it(job, monkeypatch):
@@ -130,11 +129,11 @@ def test_messages_from_before_an_end_are_handled_before_it(job, monkeypatch):
     parent.do(SERVER_DIED)
     call(parent)
     free.set()
-    assert aborted(parent, 'because the server was killed by SIGKILL')
+    check_aborted('because the server was killed by SIGKILL', parent)
 
 
 def test_an_unexplained_death_of_a_server_is_reported(job):
     _, parent, child = job(1, 1)
     parent.do(STARTED % child.process.pid)
     child.process.kill()
-    assert aborted(parent, 'because server 0 died unexpectedly')
+    check_aborted('because server 0 died unexpectedly', parent)
