@@ -53,7 +53,7 @@ class Obedient:
         self.process = run_python(program + OBEY, *args)
 
     def answer(self):
-        """The next line that the process says."""
+        """Return the next line that the process writes."""
         line = self.process.stdout.readline()
         assert line, 'it has ended: ' + self.process.stderr.read()
         return line.strip()

@@ -24,7 +24,7 @@ MOST_WORDS = 9
 
 
 def homes(kind):
-    """Files by the names of the classes or functions, as `kind` says, that they define at their top."""
+    """Return, by name, the files that define a class or a function, as `kind` says, at their top."""
     places_by_name = collections.defaultdict(list)
     for path in sorted(PACKAGE.rglob('*.py')):
         for node in ast.parse(path.read_text()).body:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.both_pythons
 
 
 def problem(keywords=None, environ=None):
-    """The message of the SettingError that these settings raise."""
+    """Return the message of the SettingError that these settings raise."""
     with pytest.raises(SettingError) as caught:
         resolve(keywords, environ or {})
     return str(caught.value)

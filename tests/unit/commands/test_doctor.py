@@ -22,7 +22,7 @@ pytestmark = pytest.mark.both_pythons
 
 
 def doctor(*arguments, options=(), path='', env=None, limits=None):
-    """Run the doctor in a process of its own; returns its status, its findings by name, and its output."""
+    """Run the doctor in a process of its own; return its status, its findings by name, and its output."""
     environ = {name: value for name, value in os.environ.items()
                if not name.startswith(('HOROVOD_', 'DMLC_', 'MXHYBRID_', 'MXNET_') + OF_OTHERS)}
     environ.update(env or {}, PYTHONPATH=os.pathsep.join(str(part) for part in (path, REPOSITORY) if part))
@@ -259,7 +259,7 @@ def test_all_settings_are_known():
 
 
 def findings_of(**versions):
-    """Fine findings with versions."""
+    """Return fine findings about packages with these versions."""
     return [Finding('Software', name, FINE, '%s %s' % (name, version), data={'version': version})
             for name, version in versions.items()]
 

@@ -55,11 +55,11 @@ class Pair:
 
     @property
     def updaters(self):
-        """The updaters of both."""
+        """Both updaters."""
         return self.reference, self.updater
 
     def steps(self, *calls):
-        """Make calls for the weights of some keys."""
+        """Make a step for each list of keys."""
         for keys in calls:
             self.step(keys)
 

@@ -81,7 +81,7 @@ def test_numbers_are_those_of_one_call(name, options):
 
 
 def steps_with(group, grad_req='write'):
-    """Steps of a Trainer that has one parameter; the workers of `group` hold the same shard of it."""
+    """Return the hooks of a Trainer with one parameter, of which the workers of `group` hold the same shard."""
     shard = None if group is None else SimpleNamespace(group=group)
     return TrainerHooks(SimpleNamespace(_params=[
         SimpleNamespace(name='net_weight', grad_req=grad_req, mxhybrid_shard=shard)]))

@@ -32,7 +32,7 @@ HOOKED = {
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch):
-    """No wish of the user's shell decides where updates happen."""
+    """Remove the variable by which the user's shell would decide where updates happen."""
     monkeypatch.delenv('MXNET_UPDATE_ON_KVSTORE', raising=False)
 
 
@@ -248,7 +248,7 @@ def test_states_written_in_the_middle_change_nothing(kind, tmp_path):
 
 @pytest.fixture(params=['by name', 'an instance'])
 def kvstore(request):
-    """Return the arguments of a Trainer."""
+    """A store as a script gives it to a Trainer."""
     return 'hybrid' if request.param == 'by name' else mxhybrid.create()
 
 
@@ -265,7 +265,7 @@ def test_new_weights_leave_other_tables_as_they_were(kvstore):
 @pytest.mark.parametrize('kind, update_on_kvstore', [('dense', True), ('row_sparse gradient', True),
                                                      ('row_sparse weight', None)])
 def test_training_goes_on_from_loaded_parameters(tmp_path, kvstore, kind, update_on_kvstore):
-    """Twice, and without optimizer state."""
+    """The same steps follow each time: with the parameters, the state of the optimizer begins again."""
     path = str(tmp_path / 'parameters')
     net, ids = Net(kind), mx.nd.array([3, 5, 5, 7])
     net.initialize(mx.init.Uniform(1))

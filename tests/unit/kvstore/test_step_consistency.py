@@ -14,7 +14,7 @@ pytestmark = pytest.mark.both_pythons
 
 
 class Slow:
-    """A sum that is there when it is let go."""
+    """A sum that comes once `there` is set."""
 
     def __init__(self, values):
         self.values, self.read, self.there = values, threading.Event(), threading.Event()

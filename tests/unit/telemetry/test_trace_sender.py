@@ -72,7 +72,7 @@ class Job:
         return self.path.with_name('%s.%d.part' % (self.path.name, os.getpid())).read_text()
 
     def events(self):
-        """All events of the finished file."""
+        """Return all events of the finished file."""
         until(self.path.exists)
         return json.loads(self.path.read_text())
 

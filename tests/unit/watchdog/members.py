@@ -79,7 +79,7 @@ class Member(Obedient):
             return not selector.select(seconds)
 
     def end(self):
-        """Wait for the end; exit status and standard error."""
+        """Wait for the end; return the exit status and standard error."""
         _, text = self.process.communicate(timeout=LIMIT_S)
         return self.process.returncode, text
 

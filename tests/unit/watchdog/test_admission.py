@@ -26,13 +26,13 @@ NAME = 'worker 1 (host h)'
 
 
 def asked(secret=SECRET):
-    """An admission and the nonce that it asked a peer."""
+    """Return an admission, and the nonce with which it has challenged a peer."""
     door = Admission(secret, 4)
     return door, door.challenge('peer')['challenge']
 
 
 def hello(nonce, name=NAME, rank=1, secret=SECRET, **changes):
-    """An answer to a challenge."""
+    """Return an answer to a challenge."""
     return json.dumps({'hello': dict({'name': name, 'rank': rank, 'proof': prove(secret, nonce, name, rank)},
                                      **changes)}).encode()
 
@@ -137,7 +137,7 @@ def monitor():
 
 
 def connect(monitor):
-    """A connection to a monitor."""
+    """Connect with a monitor."""
     return socket.create_connection(monitor.address, timeout=LIMIT_S)
 
 
