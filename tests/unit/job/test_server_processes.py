@@ -31,10 +31,7 @@ def out(tmp_path, monkeypatch):
 
 @pytest.fixture
 def start_servers(tmp_path, monkeypatch):
-    """Make server processes that run a given text, by a stand-in for the package that needs no MXNet.
-
-    Give them, and a list for reports of their deaths.
-    """
+    """Start servers that run a text, by a stand-in for the package; gives them, and a list for their deaths."""
     started = []
 
     def start(text, *roles):

@@ -20,13 +20,10 @@ def clock(monkeypatch):
         monkeypatch.setattr(module, 'now', lambda: next(ticks))
 
 
-class Way:
-    """The attributes of a route that a meter reads."""
-
-    def __init__(self, name, kind, rows=10, table=None):
-        self.key = self.name = name
-        self.kind, self.rows, self.traffic = kind, rows, Traffic()
-        self.has_table, self.all_rows = table is not None, kind == 'allreduce'
+def way(name, kind, rows=10, has_table=True):
+    """Return a route with the attributes that a meter reads."""
+    return SimpleNamespace(key=name, name=name, kind=kind, rows=rows, traffic=Traffic(), has_table=has_table,
+                           all_rows=kind == 'allreduce')
 
 
 def make(trace=OFF, routes=(), network=lambda: None):
@@ -49,8 +46,8 @@ def test_no_meter_does_nothing():
 
 
 def test_records_of_steps():
-    words, bins = Way('words', 'server weights', 10, 'a table'), Way('bins', 'server gradients', 4, 'a table')
-    dense = Way('dense', 'allreduce')
+    words, bins = way('words', 'server weights', 10), way('bins', 'server gradients', 4)
+    dense = way('dense', 'allreduce', has_table=False)
     meter, records = make(routes=[words, bins, dense])
     for step in range(2):
         with meter.allreduce_grads():
@@ -75,8 +72,8 @@ def test_records_of_steps():
 
 
 def test_dynamic_tables_are_recorded_with_cache_hits():
-    words = Way('words', 'server weights', 10, 'a table')
-    users, items = Way('users', 'dynamic table', None, 'a table'), Way('items', 'dynamic table', 20, 'a table')
+    words = way('words', 'server weights', 10)
+    users, items = way('users', 'dynamic table', None), way('items', 'dynamic table', 20)
     counts = {'users': {'requested': 0, 'cached': 0}, 'items': {}}
     for table in (users, items):
         table.cache_counts = lambda name=table.name: dict(counts[name])
@@ -99,7 +96,7 @@ def test_dynamic_tables_are_recorded_with_cache_hits():
 
 def test_spans_of_a_step_nest():
     recorder = Recorder('me')
-    words = Way('words', 'server weights', table='a table')
+    words = way('words', 'server weights')
     meter, _ = make(recorder, [words])
     with meter.call('row_sparse_pull', words):
         words.traffic.add(steps=0, pulled=8)
@@ -137,7 +134,7 @@ def test_a_step_may_exchange_twice_and_fail():
 
 
 def test_steps_go_on_over_new_routes():
-    old, new = Way('words', 'local'), Way('words', 'local')
+    old, new = way('words', 'local', has_table=False), way('words', 'local', has_table=False)
     meter, records = make(routes=[old])
     old.traffic.add(rows=4)
     end_step(meter)

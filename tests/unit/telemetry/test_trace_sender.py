@@ -67,10 +67,6 @@ class Job:
         self._take(member.process)
         return member
 
-    def part(self):
-        """Return the contents of the unfinished file."""
-        return self.path.with_name('%s.%d.part' % (self.path.name, os.getpid())).read_text()
-
     def events(self):
         """Return all events of the finished file."""
         until(self.path.exists)
@@ -119,7 +115,8 @@ def test_records_of_a_killed_process_are_kept(job):
     traced_job = job(2)
     first, second = traced_job.member('worker 0', 0), traced_job.member('worker 1', 1)
     second.do("span('before')")
-    until(lambda: 'before' in traced_job.part())
+    unfinished = traced_job.path.with_name('%s.%d.part' % (traced_job.path.name, os.getpid()))
+    until(lambda: 'before' in unfinished.read_text())
     first.do("span('survivor')")
     second.process.kill()
     events = traced_job.events()

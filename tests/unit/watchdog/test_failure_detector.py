@@ -150,9 +150,7 @@ def test_a_worker_that_is_done_is_not_missed(pair, calls, has_ended):
 
 @pytest.fixture
 def watch(monkeypatch):
-    """A failure detector on host a that watches two workers there, the second of which is silent, and two workers and a
-    server on host b.
-    """
+    """A failure detector of two workers on its own host a, the second of which is silent, and three processes on b."""
     monkeypatch.setattr(identity, 'pid_space', lambda: 'a')
     watch = Watch(4, worker0='a', worker1='a', worker2='b', worker3='b', server='b')
     watch.others = list(watch.peers)
