@@ -1,5 +1,5 @@
 """Processes of a job with lifelines, which run statements on their standard input."""
-import selectors
+import select
 
 from mxhybrid.watchdog.leaving import ABORT_STATUS
 
@@ -74,9 +74,7 @@ class Member(Obedient):
 
     def silent(self, seconds):
         """Return whether the process writes nothing for some time."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            return not selector.select(seconds)
+        return not select.select([self.process.stdout], [], [], seconds)[0]
 
     def end(self):
         """Wait for the end; return the exit status and standard error."""

@@ -8,7 +8,6 @@ import time
 import pytest
 from hypothesis import example, given, strategies as st
 
-from mxhybrid.base.errors import JobError
 from mxhybrid.messaging.sealed import new_secret, prove
 from mxhybrid.watchdog import admission
 from mxhybrid.watchdog.admission import HELLO_BYTES, STRANGERS, Admission, answer_challenge
@@ -196,7 +195,7 @@ def test_strangers_are_logged_now_and_then_only(monitor, caplog):
         with connect(monitor) as stranger:
             stranger.sendall(b'{"fail": "it is over"}\n')
             wait_for_end(stranger)
-    said = [record.getMessage() for record in caplog.records if 'no process of this job' in record.getMessage()]
+    said = [text for text in caplog.messages if 'no process of this job' in text]
     assert [text.rpartition('(')[2] for text in said] == ['%d so far)' % count for count in (1, 2, 4, 8)]
     assert '127.0.0.1' in said[0] and SECRET not in caplog.text and 'it is over' not in caplog.text
 
@@ -205,11 +204,14 @@ def test_strangers_are_logged_now_and_then_only(monitor, caplog):
 
 
 def test_a_lifeline_tries_again_until_a_monitor_answers():
-    with socket.create_server(('127.0.0.1', 0)) as server:
+    with socket.socket() as server:
+        server.bind(('127.0.0.1', 0))  # it refuses connections until it listens
         server.settimeout(LIMIT_S)
         peers, lines = [], []
 
         def answer():
+            time.sleep(0.3)
+            server.listen()
             for challenge in (b'', b'SSH-2.0-x\r\n', b'7\n', b'{}\n', b'[' * 2 * HELLO_BYTES):
                 with server.accept()[0] as stranger:
                     stranger.sendall(challenge)
@@ -225,11 +227,3 @@ def test_a_lifeline_tries_again_until_a_monitor_answers():
         assert lines == [json.loads(hello('7').decode())]
         line._end_announced = True  # otherwise the end of the connection would end this process
         peers[0].close()
-
-
-def test_a_lifeline_gives_up_in_time():
-    with socket.create_server(('127.0.0.1', 0)) as server:  # never answers
-        started = time.monotonic()
-        with pytest.raises(JobError, match='no connection to the job monitor'):
-            Lifeline(server.getsockname(), NAME, 1, 0.3, SECRET)
-        assert time.monotonic() - started < LIMIT_S
