@@ -162,11 +162,13 @@ def test_packages_that_crash_and_hang(tmp_path):
 def test_settings_that_cannot_work(tmp_path):
     status, findings, _ = doctor(options=['-S'], env={
         'MXHYBRID_PARTITIONS': 'many', 'MXHYBRID_PARTITION': '3', 'MXHYBRID_METRICS': str(tmp_path / 'none' / 'x'),
-        'OMP_NUM_THREADS': '1'})
+        'HOROVOD_GLOO_IFACE': 'nowhere0', 'OMP_NUM_THREADS': '1'})
     assert status == 1
     assert findings['settings']['level'] == FAILED and 'MXHYBRID_PARTITIONS' in findings['settings']['text']
     assert findings['MXHYBRID_PARTITION']['remedy'] == 'did you mean MXHYBRID_PARTITIONS?'
     assert findings['metrics']['level'] == FAILED and 'does not exist' in findings['metrics']['text']
+    assert findings['interfaces']['level'] == FAILED and 'nowhere0' in findings['interfaces']['text']
+    assert '--network-interface' in findings['interfaces']['remedy']
 
 
 def test_storage_of_tables(tmp_path):
@@ -206,12 +208,6 @@ def test_directories_that_hosts_share():
     assert texts('x', None, 'y', 'z') == ['/rows is another file system on each host']
     assert texts('x', 'x', 'x', 'z') == ['/rows is the same file system on a, b: their tables share its room']
     assert texts('x', 'x', None, None) == [] == texts(None, None, None, None)
-
-
-def test_an_interface_that_is_not_there():
-    _, findings, _ = doctor(options=['-S'], env={'HOROVOD_GLOO_IFACE': 'nowhere0'})
-    assert findings['interfaces']['level'] == FAILED and 'nowhere0' in findings['interfaces']['text']
-    assert '--network-interface' in findings['interfaces']['remedy']
 
 
 def test_too_few_open_files_for_a_job():
