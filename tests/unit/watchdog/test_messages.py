@@ -2,6 +2,7 @@
 import json
 import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, strategies as st
@@ -58,32 +59,20 @@ def test_a_silent_connection_is_not_waited_for(pair):
 
 
 def test_objects_without_json_are_sent_as_plain_values(pair):
-    class Number:
-        def item(self):
-            return 7
-
     near, far = pair
-    assert Sender(near).send({'a': Number(), 'b': ValueError('c')})
+    assert Sender(near).send({'a': SimpleNamespace(item=lambda: 7), 'b': ValueError('c')})
     assert receive(far, 1000, 10) == {'a': 7, 'b': 'c'}
 
 
 def test_a_byte_by_byte_reader_is_given_up(monkeypatch):
-    class Trickling:
-        """A socket whose peer makes room for a byte now and then."""
+    def send_a_byte(text):
+        time.sleep(0.05)
+        return 1
 
-        def settimeout(self, seconds):
-            pass
-
-        def setsockopt(self, *option):
-            pass
-
-        def send(self, text):
-            time.sleep(0.05)
-            return 1
-
+    trickling = SimpleNamespace(settimeout=lambda seconds: None, setsockopt=lambda *option: None, send=send_a_byte)
     monkeypatch.setattr(messages, 'SEND_TIMEOUT_S', 1)
     start = time.monotonic()
-    assert not Sender(Trickling()).send({'long': 'x' * 100000})
+    assert not Sender(trickling).send({'long': 'x' * 100000})
     assert time.monotonic() - start < 10
 
 
