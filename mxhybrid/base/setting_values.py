@@ -160,8 +160,12 @@ def parse_silence(setting: str, value: Any) -> float:
 
 def parse_seconds_or_never(setting: str, value: Any) -> float:
     """Return a number of seconds; 0 for never."""
-    never = not isinstance(value, bool) and str(value).strip() in ('0', '0.0')
-    return 0.0 if never else parse_seconds(setting, value)
+    if not isinstance(value, bool) and str(value).strip() in ('0', '0.0'):
+        return 0.0
+    try:
+        return parse_seconds(setting, value)
+    except SettingError as error:
+        raise SettingError('%s, or 0 for never' % error) from None
 
 
 def parse_path(setting: str, value: Any) -> str:

@@ -15,34 +15,30 @@ PROGRAMS = ('commands/sanity.py', 'commands/checks/try_joining.py', 'commands/ch
 MAKERS = {'array': 1, 'zeros': 1, 'ones': 1, 'empty': 1, 'full': 2, 'arange': 4}
 
 
-def maker_of(call):
-    """The maker that is called, and the place of its device; None for any other call."""
+def device_place(call):
+    """Return the place of the device among the arguments of a call that makes an array; -1 for any other call."""
     names, node = [], call.func
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
         node = node.value
     if not names or names[0] not in MAKERS or 'nd' not in names[1:] + [getattr(node, 'id', '')]:
-        return None
-    return names[0], MAKERS[names[0]] + ('sparse' in names)  # which take the storage type first
+        return -1
+    return MAKERS[names[0]] + ('sparse' in names)  # which take the storage type first
 
 
 def unplaced(source):
-    """Lines of a module that make arrays wherever the script works at the moment."""
-    calls = [(node, maker_of(node)) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    return [node.lineno for node, maker in calls if maker is not None and len(node.args) <= maker[1]
-            and not any(keyword.arg == 'ctx' for keyword in node.keywords)]
+    """Return the lines of a module that make arrays wherever the script works at the moment."""
+    return [node.lineno for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)
+            if len(node.args) <= device_place(node) and not any(keyword.arg == 'ctx' for keyword in node.keywords)]
 
 
-@pytest.mark.parametrize('line', ['mx.nd.zeros(3)', "nd.sparse.zeros('row_sparse', (3, 1), dtype=dtype)",
-                                  'mx.nd.array(values, dtype=dtype)'])
-def test_arrays_without_a_place_are_found(line):
-    assert unplaced(line) == [1]
-
-
-@pytest.mark.parametrize('line', ['mx.nd.zeros(3, ctx=mx.cpu())', 'mx.nd.zeros((1, 1), array.context)',
-                                  "mx.nd.sparse.zeros('row_sparse', (1, 1), array.context)", 'np.zeros(3)'])
-def test_others_are_not(line):
-    assert not unplaced(line)
+@pytest.mark.parametrize('line, is_unplaced', [
+    ('mx.nd.zeros(3)', True), ("nd.sparse.zeros('row_sparse', (3, 1), dtype=dtype)", True),
+    ('mx.nd.array(values, dtype=dtype)', True), ('mx.nd.zeros(3, ctx=mx.cpu())', False),
+    ('mx.nd.zeros((1, 1), array.context)', False), ('np.zeros(3)', False),
+    ("mx.nd.sparse.zeros('row_sparse', (1, 1), array.context)", False)])
+def test_arrays_without_a_place_are_found(line, is_unplaced):
+    assert unplaced(line) == [1] * is_unplaced
 
 
 def test_every_array_has_a_place():

@@ -14,7 +14,7 @@ import mxhybrid
 
 PACKAGE = pathlib.Path(mxhybrid.__file__).parent
 
-#: Where they may stand: as patterns of paths in the package.
+#: Files in which the names may stand: patterns of paths in the package.
 HOMES = ('native/*.py', 'kvstore/hooks.py', 'kvstore/trainer_step.py', 'kvstore/on_demand*.py')
 
 #: Classes of MXNet's whose objects this package handles; those that they derive from count, and all optimizers.
@@ -34,13 +34,13 @@ def is_private(name):
 
 
 def stored_attributes(source):
-    """Attributes to which a source assigns."""
+    """Return the attributes to which a source assigns."""
     return {node.attr for node in ast.walk(ast.parse(textwrap.dedent(source)))
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
 
 
 def mxnets_names():
-    """Underscored attributes of MXNet's classes, and of their objects."""
+    """Return the underscored attributes of MXNet's classes, and of their objects."""
     classes = {parent for kind in CLASSES for parent in kind.__mro__ if parent.__module__.startswith('mxnet')}
     classes.update(kind for kind in mx.optimizer.Optimizer.opt_registry.values() if kind.__module__.startswith('mxnet'))
     names = set()
@@ -55,14 +55,14 @@ NAMES = mxnets_names()
 
 
 def root_of(node):
-    """The name on which a chain of attributes begins, if it is one."""
+    """Return the name on which a chain of attributes begins, None if it begins otherwise."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
 
 
 def own_bases(tree):
-    """Nodes of `self`, `cls`, and of parameters that are declared to be of the class around, in quotes or without."""
+    """Return the nodes of `self`, `cls`, and of parameters that are declared to be of the class around them."""
     bases = set()
     for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
         for function in (node for node in ast.walk(kind) if isinstance(node, ast.FunctionDef)):
@@ -73,7 +73,7 @@ def own_bases(tree):
 
 
 def accesses(source):
-    """Uses of MXNet's underscored names in a source, as ``(line, text)``.
+    """Return the uses of MXNet's underscored names in a source, as ``(line, text)``.
 
     Attributes of a class's own objects are its own, and so are methods that it defines.  Names in strings count, too:
     they are for ``getattr`` and ``__dict__``.
@@ -98,13 +98,8 @@ def accesses(source):
     return sorted(set(lines))
 
 
-def is_home(path):
-    """Return whether a file of the package may use private names."""
-    return any(path.relative_to(PACKAGE).match(pattern) for pattern in HOMES)
-
-
 def test_the_names_are_those_of_objects_and_classes():
-    """Set by a method, by another class, by AMP, in a class body; of subclasses, too."""
+    """Names that a method, another class, AMP or a class body sets, also those of subclasses, are known."""
     assert {'_kvstore', '_update_on_kvstore', '_param2idx', '_updaters', '_contexts', '_stype', '_grad_stype', '_data',
             '_check_and_get', '_fresh_grad', '_index_update_count', '_set_current_context', '_get_wds', '_updater',
             '_send_command_to_servers', '_children', '_amp_loss_scaler'} <= NAMES
@@ -135,13 +130,14 @@ def test_an_access_that_is_planted_is_found(planted, what):
     'class Store(KVStore):\n    def _barrier(self):\n        pass\n',
     'import os\nos._exit(1)\n', 'def f(pair):\n    return pair._replace(name="data")\n',
     'import mxnet as mx\nmx.nd.zeros(1)\n'])
-def test_names_of_others_are_none_of_mxnets(source):
+def test_own_names_are_no_accesses(source):
     assert accesses(source) == []
 
 
-def test_they_stand_nowhere_else():
+def test_private_names_stand_nowhere_else():
     elsewhere = ['%s:%d: %s' % (path.relative_to(PACKAGE), line, text) for path in sorted(PACKAGE.rglob('*.py'))
-                 if not is_home(path) for line, text in accesses(path.read_text())]
+                 if not any(path.relative_to(PACKAGE).match(pattern) for pattern in HOMES)
+                 for line, text in accesses(path.read_text())]
     assert not elsewhere, 'put what needs them into mxhybrid/native:\n' + '\n'.join(elsewhere)
 
 

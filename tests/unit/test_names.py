@@ -24,7 +24,7 @@ MOST_WORDS = 9
 
 
 def homes(kind):
-    """Files by the names of the classes or functions, as `kind` says, that they define at their top."""
+    """Return, by name, the files that define a class or a function, as `kind` says, at their top."""
     places_by_name = collections.defaultdict(list)
     for path in sorted(PACKAGE.rglob('*.py')):
         for node in ast.parse(path.read_text()).body:
@@ -165,23 +165,22 @@ def python_files(folder):
             yield path
 
 
-@pytest.mark.parametrize('folder', ['mxhybrid', 'scripts', 'tests', 'examples'])
-@pytest.mark.parametrize('bare_names', [long_lived_bare_names, bare_parameters_and_attributes])
-def test_names_say_their_role(folder, bare_names):
-    files = list(python_files(folder))
-    assert len(files) > 3
-    refused = {path.relative_to(PACKAGE.parent).as_posix(): lines for path in files
-               for lines in [bare_names(path.read_text())] if lines}
-    assert not refused, 'rename these parameters, attributes or variables, at line and name, to what they are'
+def cpp_files(folder):
+    """Yield the C++ files of a folder of the repository."""
+    yield from (path for path in sorted((PACKAGE.parent / folder).rglob('*')) if path.suffix in ('.cc', '.h'))
 
 
-@pytest.mark.parametrize('folder', ['mxhybrid', 'tests'])
-def test_names_of_cpp_say_their_role(folder):
-    files = [path for path in sorted((PACKAGE.parent / folder).rglob('*')) if path.suffix in ('.cc', '.h')]
+@pytest.mark.parametrize('refused_names, files_of, folder', [
+    *[(refused_names, python_files, folder) for folder in ('mxhybrid', 'scripts', 'tests', 'examples')
+      for refused_names in (long_lived_bare_names, bare_parameters_and_attributes, unknown_parameters)],
+    *[(long_lived_bare_names_of_cpp, cpp_files, folder) for folder in ('mxhybrid', 'tests')]])
+def test_names_say_their_role(refused_names, files_of, folder):
+    files = list(files_of(folder))
     assert len(files) > 3
     refused = {path.relative_to(PACKAGE.parent).as_posix(): lines for path in files
-               for lines in [long_lived_bare_names_of_cpp(path.read_text())] if lines}
-    assert not refused, 'rename these variables, at line and name, to what they are'
+               for lines in [refused_names(path.read_text())] if lines}
+    assert not refused, 'at line and name: rename parameters, attributes and variables to what they are, and ' \
+                        'describe parameters that exist'
 
 
 @pytest.mark.parametrize('source, count', [
@@ -210,13 +209,6 @@ def test_bare_names_are_found(lines, count):
     ('class A(NamedTuple):\n    own: int\n    rows: int', ['own']), ('def f(foundation): pass', [])])
 def test_bare_parameters_and_attributes_are_found(source, names):
     assert sorted(name for _, name in bare_parameters_and_attributes(source)) == names
-
-
-@pytest.mark.parametrize('folder', ['mxhybrid', 'scripts', 'tests', 'examples'])
-def test_docstrings_describe_parameters_that_exist(folder):
-    refused = {path.relative_to(PACKAGE.parent).as_posix(): lines for path in python_files(folder)
-               for lines in [unknown_parameters(path.read_text())] if lines}
-    assert not refused, 'these docstrings, at line, describe parameters that do not exist'
 
 
 def test_unknown_parameters_are_found():

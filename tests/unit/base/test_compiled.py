@@ -7,10 +7,9 @@ from mxhybrid.base.compiled import CompiledLibrary, StaleLibraryError, compiled_
 from mxhybrid.kernels import library as kernels
 from mxhybrid.planner.simulator import native_backend as planner
 
-LIBRARIES = [('_compiled', kernels, 'lane_version'), ('_simulate', planner, 'planner_version')]
 
-
-@pytest.mark.parametrize('name, module, version_function', LIBRARIES, ids=['lane', 'planner'])
+@pytest.mark.parametrize('name, module, version_function', [
+    ('_compiled', kernels, 'lane_version'), ('_simulate', planner, 'planner_version')], ids=['lane', 'planner'])
 def test_a_stale_library_is_refused_with_its_remedy(name, module, version_function):
     path, = compiled_files(module.__file__.rpartition('/')[0], name)[:1]
     remedy = ': compile it again: in a checkout by scripts/install'

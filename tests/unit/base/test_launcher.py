@@ -8,20 +8,6 @@ from mxhybrid.base.launcher import Launch
 
 pytestmark = pytest.mark.both_pythons
 
-
-@pytest.mark.parametrize('environ, name', [
-    ({}, 'none'),
-    ({'HOROVOD_RANK': '0'}, 'horovodrun'),
-    ({'OMPI_COMM_WORLD_SIZE': '2'}, 'horovodrun'), ({'PMI_SIZE': '2'}, 'horovodrun'),
-    ({'PMIX_RANK': '0'}, 'horovodrun'), ({'MV2_COMM_WORLD_RANK': '0'}, 'horovodrun'),
-    ({'DMLC_ROLE': 'worker', 'DMLC_PS_ROOT_URI': '10.0.0.1'}, 'launch.py'),
-    ({'DMLC_ROLE': 'worker', 'DMLC_PS_ROOT_URI': '10.0.0.1', 'PMI_SIZE': '2'}, 'launch.py'),
-    ({'DMLC_ROLE': 'worker'}, 'none'),
-])
-def test_the_launcher_shows_in_the_environment(environ, name):
-    assert launcher.read(environ).launcher == name
-
-
 BY_LAUNCH_PY = {'DMLC_ROLE': 'worker', 'DMLC_PS_ROOT_URI': '10.0.0.1', 'DMLC_PS_ROOT_PORT': '9091'}
 BY_HOROVODRUN = {'HOROVOD_GLOO_RENDEZVOUS_ADDR': '10.0.0.1', 'HOROVOD_GLOO_RENDEZVOUS_PORT': '7', 'HOROVOD_RANK': '0'}
 
@@ -48,7 +34,13 @@ def test_unchanged_variables_of_a_member_do_not_count(monkeypatch, member, start
 
 
 @pytest.mark.parametrize('environ, launch', [
-    ({}, Launch()),
+    ({}, Launch()), ({'DMLC_ROLE': 'worker'}, Launch()),
+    ({'HOROVOD_RANK': '0'}, Launch('horovodrun', 0, None, None, None)),
+    ({'MV2_COMM_WORLD_RANK': '0'}, Launch('horovodrun', 0, None, None, None)),
+    ({'OMPI_COMM_WORLD_SIZE': '2'}, Launch('horovodrun', -1, 2, None, None)),
+    ({'PMI_SIZE': '2'}, Launch('horovodrun', -1, 2, None, None)),
+    ({'DMLC_ROLE': 'worker', 'DMLC_PS_ROOT_URI': 'a', 'PMI_SIZE': '2'},
+     Launch('launch.py', -1, 1, None, None, scheduler=('a', 0))),
     ({'HOROVOD_RANK': '3', 'HOROVOD_SIZE': '4', 'HOROVOD_LOCAL_SIZE': '2', 'HOROVOD_GLOO_RENDEZVOUS_ADDR': 'a',
       'HOROVOD_GLOO_RENDEZVOUS_PORT': '77', 'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_GLOO_IFACE': 'e0'},
      Launch('horovodrun', 3, 4, 2, None, 1, ('a', 77), None, 'e0')),

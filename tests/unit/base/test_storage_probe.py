@@ -28,7 +28,7 @@ def test_the_message_names_table_directory_hosts_and_remedy():
 
 
 def test_a_directory_that_can_hold_rows_stays_empty(tmp_path):
-    assert problem_with(str(tmp_path)) == '' and not list(tmp_path.iterdir())
+    assert problem_with(str(tmp_path)) == '' and reserves_blocks(str(tmp_path)) and not list(tmp_path.iterdir())
 
 
 def test_a_directory_that_is_missing_or_a_file(tmp_path):
@@ -49,10 +49,6 @@ def test_room_is_reserved(monkeypatch, tmp_path, number, problem):
 def test_a_directory_that_cannot_be_written(monkeypatch, tmp_path, number):
     monkeypatch.setattr('tempfile.TemporaryFile', lambda dir: failing(number)())
     assert problem_with(str(tmp_path)) == 'cannot be written (%s)' % os.strerror(number)
-
-
-def test_blocks_can_be_reserved_here(tmp_path):
-    assert reserves_blocks(str(tmp_path)) and not list(tmp_path.iterdir())
 
 
 def test_the_file_system_of_a_directory(tmp_path):

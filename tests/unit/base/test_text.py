@@ -31,9 +31,6 @@ def test_columns_are_aligned_text_left_numbers_right():
         '------  ----',
         'a          1',
         'longer  1000']
-
-
-def test_a_table_without_rows_has_its_head():
     assert aligned(['name', 'count'], []) == 'name  count\n----  -----'
 
 

@@ -4,7 +4,6 @@ import os
 import resource
 import subprocess
 import sys
-import textwrap
 import time
 from dataclasses import asdict
 
@@ -23,11 +22,10 @@ pytestmark = pytest.mark.both_pythons
 
 
 def doctor(*arguments, options=(), path='', env=None, limits=None):
-    """Run the doctor in a process of its own; returns its status, its findings by name, and its output."""
-    extra = {name: value for name, value in (env or {}).items() if value is not None}
+    """Run the doctor in a process of its own; return its status, its findings by name, and its output."""
     environ = {name: value for name, value in os.environ.items()
                if not name.startswith(('HOROVOD_', 'DMLC_', 'MXHYBRID_', 'MXNET_') + OF_OTHERS)}
-    environ.update(extra, PYTHONPATH=os.pathsep.join(str(part) for part in (path, REPOSITORY) if part))
+    environ.update(env or {}, PYTHONPATH=os.pathsep.join(str(part) for part in (path, REPOSITORY) if part))
     argv = [sys.executable, *options, '-m', 'mxhybrid', 'doctor', '--json', '-', *arguments]
     result = subprocess.run(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=55,
                             preexec_fn=limits, check=False)
@@ -37,10 +35,8 @@ def doctor(*arguments, options=(), path='', env=None, limits=None):
 
 def broken_package(directory, name, code):
     """Put a package in front of the real one."""
-    package = directory / name
-    package.mkdir()
-    (package / '__init__.py').write_text(textwrap.dedent(code))
-    return directory
+    (directory / name).mkdir()
+    (directory / name / '__init__.py').write_text(code)
 
 
 # ------------------------------------------------------------------------------------------------- whole doctor
@@ -97,10 +93,7 @@ def test_nothing_installed():
 
 
 def test_a_broken_mxnet(tmp_path):
-    broken_package(tmp_path, 'mxnet', '''
-        import ctypes
-        ctypes.CDLL('libnowhere.so.7')
-        ''')
+    broken_package(tmp_path, 'mxnet', "import ctypes\nctypes.CDLL('libnowhere.so.7')\n")
     status, findings, _ = doctor(path=tmp_path)
     assert status == 1
     assert findings['mxnet']['level'] == FAILED and 'libnowhere.so.7' in findings['mxnet']['text']
@@ -169,15 +162,17 @@ def test_packages_that_crash_and_hang(tmp_path):
 def test_settings_that_cannot_work(tmp_path):
     status, findings, _ = doctor(options=['-S'], env={
         'MXHYBRID_PARTITIONS': 'many', 'MXHYBRID_PARTITION': '3', 'MXHYBRID_METRICS': str(tmp_path / 'none' / 'x'),
-        'OMP_NUM_THREADS': '1'})
+        'HOROVOD_GLOO_IFACE': 'nowhere0', 'OMP_NUM_THREADS': '1'})
     assert status == 1
     assert findings['settings']['level'] == FAILED and 'MXHYBRID_PARTITIONS' in findings['settings']['text']
     assert findings['MXHYBRID_PARTITION']['remedy'] == 'did you mean MXHYBRID_PARTITIONS?'
     assert findings['metrics']['level'] == FAILED and 'does not exist' in findings['metrics']['text']
+    assert findings['interfaces']['level'] == FAILED and 'nowhere0' in findings['interfaces']['text']
+    assert '--network-interface' in findings['interfaces']['remedy']
 
 
 def test_storage_of_tables(tmp_path):
-    status, findings, content = doctor(options=['-S'], env={
+    status, findings, _ = doctor(options=['-S'], env={
         'MXHYBRID_STORAGE': '*users*=%s,*words*=%s,*=memory' % (tmp_path, tmp_path / 'none'),
         'MXHYBRID_STORAGE_MEMORY': '1000000G', 'MXHYBRID_SERVERS_PER_HOST': '2', 'OMP_NUM_THREADS': '1'})
     there, missing = findings['storage of %s' % tmp_path], findings['storage of %s' % (tmp_path / 'none')]
@@ -203,33 +198,22 @@ def test_file_systems_of_storage(monkeypatch, tmp_path, kind, is_remote, can_res
 
 
 def test_directories_that_hosts_share():
-    def reports(*identities):
-        return [Report(rank, host, findings_of(mxnet='1.9.1') + ([] if identity is None else [
-            Finding('Host', 'storage of /rows', FINE, 'room', data={'identity': identity})]))
-            for rank, (host, identity) in enumerate(zip(('a', 'a', 'b', 'c'), identities))]
-
     def texts(*identities):
-        return [finding.text for finding in compare(reports(*identities), 4, None)
-                if finding.name == 'storage of /rows']
+        reports = [Report(rank, host, findings_of(mxnet='1.9.1')) for rank, host in enumerate('aabc')]
+        for report, identity in zip(reports, identities):
+            if identity is not None:
+                report.findings.append(Finding('Host', 'storage of /rows', FINE, 'room', data={'identity': identity}))
+        return [finding.text for finding in compare(reports, 4, None) if finding.name == 'storage of /rows']
+
     assert texts('x', None, 'y', 'z') == ['/rows is another file system on each host']
     assert texts('x', 'x', 'x', 'z') == ['/rows is the same file system on a, b: their tables share its room']
     assert texts('x', 'x', None, None) == [] == texts(None, None, None, None)
 
 
-def test_an_interface_that_is_not_there():
-    _, findings, _ = doctor(options=['-S'], env={'HOROVOD_GLOO_IFACE': 'nowhere0'})
-    assert findings['interfaces']['level'] == FAILED and 'nowhere0' in findings['interfaces']['text']
-    assert '--network-interface' in findings['interfaces']['remedy']
-
-
 def test_too_few_open_files_for_a_job():
     """128 descriptors do for this host's own checks, not for a worker of sixteen."""
-    def limits():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
-
-    found = host_checks._files(Launch(workers=16, servers=None))
-    assert found.level == FINE
-    _, findings, _ = doctor(options=['-S'], limits=limits)
+    assert host_checks._files(Launch(workers=16, servers=None)).level == FINE
+    _, findings, _ = doctor(options=['-S'], limits=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)))
     assert findings['open files']['level'] == FAILED and findings['open files']['data']['soft'] == 128
     assert 'ulimit -n 4096' in findings['open files']['remedy']
 
@@ -271,7 +255,7 @@ def test_all_settings_are_known():
 
 
 def findings_of(**versions):
-    """Fine findings with versions."""
+    """Return fine findings about packages with these versions."""
     return [Finding('Software', name, FINE, '%s %s' % (name, version), data={'version': version})
             for name, version in versions.items()]
 

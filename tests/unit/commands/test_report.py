@@ -19,7 +19,7 @@ RECORDED = Path(__file__).parent / 'recorded' / 'steps.jsonl'
 
 
 def record(step, store=0, seconds=0.01, routes=None, tables=None, **more):
-    """A line as a job writes it."""
+    """Return a line as a job writes it."""
     found = {'step': step, 'store': store, 'wall': 1e9 + step, 'seconds': seconds, 'store_seconds': seconds / 2,
              'routes': routes or {}, 'alpha': dict.fromkeys(tables or {}, 0.5), 'tables': tables or {}}
     return json.dumps(dict(found, **more))

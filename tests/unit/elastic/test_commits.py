@@ -42,7 +42,7 @@ def folders(tmp_path):
 
 
 def contents(path):
-    """The bytes of all files below a folder."""
+    """Return the bytes of all files below a folder."""
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob('*') if file.is_file()}
 
 

@@ -13,19 +13,17 @@ def test_hosts_have_numbers_of_workers():
     assert parse_hosts(['a:2', 'b'], 3, '-H') == [Host('a', 2), Host('b', 3)]
 
 
-@pytest.mark.parametrize('word', ['a:', ':2', 'a:0', 'a:-1', 'a:2:2', ''])
-def test_words_that_are_no_hosts_are_refused(word):
-    with pytest.raises(SettingError, match='-H: .* is not a host: give names with a number of workers'):
-        parse_hosts([word], 1, '-H')
-
-
-def test_a_host_that_is_given_twice_is_refused():
-    with pytest.raises(SettingError, match="host 'a' is given twice"):
-        parse_hosts(['a:1', 'b', 'a:2'], 1, '-H')
+@pytest.mark.parametrize('words, problem', [
+    *[([word], '-H: .* is not a host: give names with a number of workers')
+      for word in ('a:', ':2', 'a:0', 'a:-1', 'a:2:2', '')],
+    (['a:1', 'b', 'a:2'], "host 'a' is given twice")])
+def test_words_that_are_no_hosts_are_refused(words, problem):
+    with pytest.raises(SettingError, match=problem):
+        parse_hosts(words, 1, '-H')
 
 
 def script(tmp_path, text):
-    """A program that writes the name of each run."""
+    """Write a script that prints hosts."""
     path = tmp_path / 'discover'
     path.write_text('#!/bin/sh\n' + text)
     path.chmod(0o755)

@@ -11,20 +11,16 @@ from mxhybrid.job.core_binding import in_order, shares_of
 pytestmark = pytest.mark.both_pythons
 
 
-@pytest.mark.parametrize('machines, cores_by_rank, shares', [
-    ('aa', [[0, 1]] * 2, [[0], [1]]),
-    ('aa', [[0, 4, 1, 5, 2]] * 2, [[0, 4], [1, 5, 2]]),
-    ('aaa', [[7, 3, 5]] * 3, [[7], [3], [5]]),
-    ('abab', [[0, 1], [4, 5, 6, 7]] * 2, [[0], [4, 5], [1], [6, 7]]),
-    ('ab', [[0, 1], [0, 1]], [None, None]),       # each worker has a machine for itself
-    ('aa', [[0, 1], [2, 3]], [None, None]),       # the launcher has bound them
-    ('aab', [[2], [3], [2]], [None, None, None]),
-    ('aaaa', [[4, 5]] * 4, [[4], [4], [5], [5]])])  # two share a core
-def test_shares(machines, cores_by_rank, shares):
-    assert shares_of(['host'] * len(machines), list(machines), cores_by_rank) == shares
-
-
 @pytest.mark.parametrize('machines, cores_by_rank, threads, shares', [
+    ('aa', [[0, 1]] * 2, None, [[0], [1]]),
+    ('aa', [[0, 4, 1, 5, 2]] * 2, None, [[0, 4], [1, 5, 2]]),
+    ('aaa', [[7, 3, 5]] * 3, None, [[7], [3], [5]]),
+    ('abab', [[0, 1], [4, 5, 6, 7]] * 2, None, [[0], [4, 5], [1], [6, 7]]),
+    ('ab', [[0, 1], [0, 1]], None, [None, None]),              # each worker has a machine for itself
+    ('aa', [[0, 1], [2, 3]], None, [None, None]),              # the launcher has bound them
+    ('aab', [[2], [3], [2]], None, [None, None, None]),
+    ('aaaa', [[4, 5]] * 4, None, [[4], [4], [5], [5]]),        # two share a core
+    # By default, only workers are bound whose threads fill their machine.
     ('aa', [[0, 1]] * 2, [1, 1], [[0], [1]]),
     ('aa', [[0, 1, 2, 3]] * 2, [2, 2], [[0, 1], [2, 3]]),
     ('aa', [[0, 1, 2, 3]] * 2, [1, 1], [None, None]),          # cores are free
@@ -34,7 +30,7 @@ def test_shares(machines, cores_by_rank, shares):
     ('aabb', [[0, 1]] * 2 + [[0, 1, 2]] * 2, [1] * 4, [[0], [1], None, None]),
     ('aa', [[0, 1], [1, 2]], [1, 1], [None, None]),            # bound by the launcher, as far as it goes
     ('ab', [[0], [0]], [1, 1], [None, None])])
-def test_workers_that_fill_their_machine_are_bound_by_default(machines, cores_by_rank, threads, shares):
+def test_shares(machines, cores_by_rank, threads, shares):
     assert shares_of(['host'] * len(machines), list(machines), cores_by_rank, threads) == shares
 
 

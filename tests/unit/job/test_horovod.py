@@ -29,25 +29,16 @@ def test_horovod_waits_longer_than_mxhybrid_which_names_missing_workers(limits, 
     assert CYCLE not in os.environ
 
 
-def test_horovod_without_gradients_looks_less_often():
-    prepare_horovod(Limits(), True)
-    assert os.environ[CYCLE] == '25'
-
-
-@pytest.mark.parametrize('workers, processors, cycle', [
-    ('2', 2, '25'), ('3', 2, '50'), ('7', 2, '100'), ('48', 2, '100'), ('4', 64, '25'), ('', 2, '25'), ('0', 2, '25')])
-def test_horovod_looks_less_often_where_workers_share_processors(monkeypatch, workers, processors, cycle):
-    monkeypatch.setenv('HOROVOD_LOCAL_SIZE', workers)
+@pytest.mark.parametrize('local_workers, workers, processors, cycle', [
+    (None, None, 2, '25'), ('2', None, 2, '25'), ('3', None, 2, '50'), ('7', None, 2, '100'), ('48', None, 2, '100'),
+    ('4', None, 64, '25'), ('', None, 2, '25'), ('0', None, 2, '25'), ('1', '2', 2, '25'), ('1', '3', 2, '50'),
+    ('1', '4', 2, '50'), ('1', '8', 2, '100'), ('1', '64', 2, '100'), ('1', '', 2, '25'), ('1', '0', 2, '25')])
+def test_horovod_without_gradients_looks_less_often(monkeypatch, local_workers, workers, processors, cycle):
+    """The less, the more workers share processors or belong to the job."""
+    for name, value in (('HOROVOD_LOCAL_SIZE', local_workers), ('HOROVOD_SIZE', workers)):
+        if value is not None:
+            monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(processors)))
-    prepare_horovod(Limits(), True)
-    assert os.environ[CYCLE] == cycle
-
-
-@pytest.mark.parametrize('workers, cycle', [
-    ('2', '25'), ('3', '50'), ('4', '50'), ('8', '100'), ('64', '100'), ('', '25'), ('0', '25')])
-def test_horovod_looks_less_often_in_jobs_of_many_workers(monkeypatch, workers, cycle):
-    monkeypatch.setenv('HOROVOD_LOCAL_SIZE', '1')
-    monkeypatch.setenv('HOROVOD_SIZE', workers)
     prepare_horovod(Limits(), True)
     assert os.environ[CYCLE] == cycle
 

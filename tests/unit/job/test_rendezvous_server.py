@@ -25,6 +25,10 @@ def server():
     server.close()
 
 
+def connect(server, timeout=20):
+    return socket.create_connection(('127.0.0.1', server.port), timeout)
+
+
 def ask(server, method, path, body=None):
     """Return the status and the body of an answer, as Horovod's client asks for it."""
     connection = http.client.HTTPConnection('127.0.0.1', server.port, timeout=20)
@@ -64,13 +68,12 @@ def test_a_client_may_leave_while_it_is_answered(monkeypatch):
     monkeypatch.setattr(selectors, 'DefaultSelector', _HeldSelector)
     server = RendezvousServer('127.0.0.1')
     with contextlib.closing(server), contextlib.ExitStack() as stack:
-        waiting, sender = [stack.enter_context(socket.create_connection(('127.0.0.1', server.port), timeout=20))
-                           for _ in range(2)]
+        waiting, sender = (stack.enter_context(connect(server)) for _ in range(2))
         waiting.sendall(b'GET /global_/0 HTTP/1.1\r\n\r\n')
         sender.sendall(b'PUT /global_/0 HTTP/1.1\r\nContent-Length: 1\r\n\r\n')
         assert ask(server, 'PUT', '/global_/1', b'value')[0] == 200  # the server has received the bytes before
         server._selector.may_go.clear()
-        stack.enter_context(socket.create_connection(('127.0.0.1', server.port), timeout=20))
+        stack.enter_context(connect(server))
         assert server._selector.is_held.wait(20)
         sender.sendall(b'x')
         waiting.close()
@@ -119,8 +122,7 @@ def test_a_server_without_descriptors_sleeps_and_serves_later(monkeypatch, caplo
 
 def test_requests_wait_for_a_missing_value(server):
     with contextlib.ExitStack() as stack:
-        early = [stack.enter_context(socket.create_connection(('127.0.0.1', server.port), timeout=20))
-                 for _ in range(3)]
+        early = [stack.enter_context(connect(server)) for _ in range(3)]
         for sock in early:
             sock.sendall(b'GET /global_/7 HTTP/1.1\r\nHost: here\r\n\r\n')
         early[0].close()
@@ -142,7 +144,7 @@ def test_a_value_that_does_not_arrive_is_missing(server, monkeypatch):
     b'PUT /a/b HTTP/1.1\r\nContent-Length: x\r\n\r\n',
     b'PUT /a/b HTTP/1.1\r\nContent-Length: -1\r\n\r\n'])
 def test_other_requests_are_refused(server, request_bytes):
-    with socket.create_connection(('127.0.0.1', server.port), timeout=20) as sock:
+    with connect(server) as sock:
         sock.sendall(request_bytes)
         assert sock.recv(1000).startswith(b'HTTP/1.0 400')
     assert ask(server, 'PUT', '/a/b', b'value')[0] == 200
@@ -150,8 +152,7 @@ def test_other_requests_are_refused(server, request_bytes):
 
 def test_a_request_may_arrive_in_pieces_and_never_end(server, monkeypatch):
     monkeypatch.setattr(rendezvous_server, '_MAX_REQUEST_BYTES', 1 << 16)
-    with socket.create_connection(('127.0.0.1', server.port), timeout=20) as endless, \
-            socket.create_connection(('127.0.0.1', server.port), timeout=20) as sock:
+    with connect(server) as endless, connect(server) as sock:
         endless.sendall(b'PUT /a/b HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n')
         for piece in (b'PUT /a/c HT', b'TP/1.1\r\nContent-Length: 5\r\n\r', b'\nval', b'ue'):
             sock.sendall(piece)
@@ -182,7 +183,7 @@ def test_connections_of_many_workers_wait_for_a_busy_server(monkeypatch):
         stack.callback(waits.set)
         for _ in range(100):
             # A connection takes a second and longer if the backlog is full.
-            stack.enter_context(socket.create_connection(('127.0.0.1', server.port), timeout=0.9))
+            stack.enter_context(connect(server, timeout=0.9))
 
 
 def launch_of(rank, local_workers=2, workers=2):
@@ -203,17 +204,17 @@ def board(server, monkeypatch):
 
 @pytest.mark.parametrize('local_workers', [1, 2])
 def test_workers_meet_at_a_server_of_worker_0(local_workers, board):
-    ports = {}
+    ports = []
 
     def come_early():
         replace_rendezvous(launch_of(1, local_workers), board, '10.0.0.2')
-        ports['early'] = os.environ['HOROVOD_GLOO_RENDEZVOUS_PORT']
+        ports.append(os.environ['HOROVOD_GLOO_RENDEZVOUS_PORT'])
 
     early = threading.Thread(target=come_early, daemon=True)
     early.start()
     with contextlib.closing(replace_rendezvous(launch_of(0, local_workers), board, '127.0.0.1')) as server:
         early.join(20)
-        assert ports == {'early': str(server.port)}
+        assert ports == [str(server.port)]
         assert os.environ['HOROVOD_GLOO_RENDEZVOUS_ADDR'] == '127.0.0.1'
         assert ask(server, 'PUT', '/global_/0', b'value')[0] == 200
 

@@ -13,9 +13,6 @@ from mxhybrid.job.roll_call import MOST_EXTENSION, RollCall
 
 pytestmark = pytest.mark.both_pythons
 
-NAMES = ('HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT', 'HOROVOD_RANK', 'HOROVOD_SIZE')
-
-
 @pytest.fixture
 def address():
     """The address of a rendezvous server such as horovodrun's."""
@@ -97,7 +94,8 @@ def test_without_a_rendezvous_no_worker_is_named():
 
 
 def test_the_address_is_horovodruns(monkeypatch, address):
-    launch = launcher.read(dict(zip(NAMES, (address[0], str(address[1]), '1', '2'))))
+    launch = launcher.read({'HOROVOD_GLOO_RENDEZVOUS_ADDR': address[0], 'HOROVOD_RANK': '1', 'HOROVOD_SIZE': '2',
+                            'HOROVOD_GLOO_RENDEZVOUS_PORT': str(address[1])})
     monkeypatch.setenv('http_proxy', 'http://127.0.0.1:1')
     call = RollCall(launch.rendezvous, launch.rank, launch.workers)
     call.answer()

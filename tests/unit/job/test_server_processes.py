@@ -17,32 +17,31 @@ from mxhybrid.job import guard as guard_module, server_processes
 from mxhybrid.job.guard import Guard
 from mxhybrid.job.server_processes import ServerProcesses
 
-from .test_launch_py_processes import until
+from ...helpers.waiting import until
 
 pytestmark = pytest.mark.both_pythons
 
 
-def write_module(directory, text):
-    """Make ``python -m mxhybrid.servers.main`` run `text`, in a package that needs no MXNet."""
-    servers = directory / 'mxhybrid' / 'servers'
-    servers.mkdir(parents=True)
-    (servers.parent / '__init__.py').write_text('')
-    (servers / '__init__.py').write_text('')
-    for module in ('main', 'scheduler'):
-        (servers / (module + '.py')).write_text(text)
+@pytest.fixture
+def out(tmp_path, monkeypatch):
+    """The file that the variable OUT of servers names."""
+    monkeypatch.setenv('OUT', str(tmp_path / 'out'))
+    return tmp_path / 'out'
 
 
 @pytest.fixture
 def start_servers(tmp_path, monkeypatch):
-    """Make server processes that run a given text, by a stand-in for the package."""
+    """Start servers that run a text, by a stand-in for the package; gives them, and a list for their deaths."""
     started = []
 
     def start(text, *roles):
-        write_module(tmp_path, text)
+        servers = tmp_path / 'mxhybrid' / 'servers'
+        servers.mkdir(parents=True)
+        for path, content in (('../__init__', ''), ('__init__', ''), ('main', text), ('scheduler', text)):
+            (servers / (path + '.py')).write_text(content)
         monkeypatch.syspath_prepend(str(tmp_path))
-        deaths = []
         started.append(ServerProcesses(list(roles)))
-        return started[-1], deaths
+        return started[-1], []
 
     yield start
     for servers in started:
@@ -52,20 +51,16 @@ def start_servers(tmp_path, monkeypatch):
             process.wait()
 
 
-def test_servers_get_no_variables_of_workers(start_servers, tmp_path, monkeypatch):
-    for name in ('HOROVOD_RANK', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK', 'DMLC_ROLE'):
+def test_servers_get_no_variables_of_workers(start_servers, out, monkeypatch):
+    for name in ('HOROVOD_RANK', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK', 'DMLC_ROLE', 'KEPT',
+                 'MXHYBRID_ROLE', 'MXHYBRID_PARENT'):  # a worker has the last two in a check of the doctor
         monkeypatch.setenv(name, '3')
-    for name in ('MXHYBRID_ROLE', 'MXHYBRID_PARENT'):  # a worker has them in a check of the doctor
-        monkeypatch.setenv(name, '3')
-    monkeypatch.setenv('KEPT', 'yes')
-    monkeypatch.setenv('OUT', str(tmp_path / 'out'))
-    servers, _ = start_servers("import json, os\njson.dump(dict(os.environ), open(os.environ['OUT'], 'w'))",
-                               'server')
+    servers, _ = start_servers("import json, os\njson.dump(dict(os.environ), open(os.environ['OUT'], 'w'))", 'server')
     servers.wait_for_exit()
-    text = (tmp_path / 'out').read_text()
-    assert not re.findall('HOROVOD_|OMPI_|PMI_|PMIX_|DMLC_ROLE', text)
-    for part in ('"KEPT": "yes"', '"MXHYBRID_ROLE": "server"', '"MXHYBRID_PARENT": "%d"' % os.getpid()):
-        assert part in text
+    variables = json.loads(out.read_text())
+    assert not re.findall('HOROVOD_|OMPI_|PMI_|PMIX_|DMLC_ROLE', ' '.join(variables))
+    assert variables['KEPT'] == '3' and variables['MXHYBRID_ROLE'] == 'server'
+    assert variables['MXHYBRID_PARENT'] == str(os.getpid())
 
 
 READ_INSTRUCTIONS = """
@@ -81,15 +76,14 @@ open(os.environ['OUT'], 'w').write(repr((secret, secret in seen, os.environ['DML
 """ % str(REPOSITORY)
 
 
-def test_servers_wait_for_instructions_and_hide_the_secret(start_servers, tmp_path, monkeypatch):
-    monkeypatch.setenv('OUT', str(tmp_path / 'out'))
+def test_servers_wait_for_instructions_and_hide_the_secret(start_servers, out):
     servers, _ = start_servers(READ_INSTRUCTIONS, 'server')
     servers.wait_for_imports()
     time.sleep(0.3)
-    assert not (tmp_path / 'out').exists()
+    assert not out.exists()
     servers.configure({'DMLC_NUM_SERVER': '2'}, 'the secret')
     servers.wait_for_exit()
-    assert (tmp_path / 'out').read_text() == repr(('the secret', False, '2', ''))
+    assert out.read_text() == repr(('the secret', False, '2', ''))
 
 
 def test_early_processes_serve_in_the_same_environment_only(start_servers, monkeypatch):
@@ -107,21 +101,19 @@ def test_early_processes_serve_in_the_same_environment_only(start_servers, monke
 
 
 @pytest.mark.parametrize('waits', [False, True])
-def test_servers_without_instructions_end_with_their_worker(start_servers, tmp_path, monkeypatch, waits):
-    monkeypatch.setenv('OUT', str(tmp_path / 'out'))
+def test_servers_without_instructions_end_with_their_worker(start_servers, out, waits):
     servers, _ = start_servers(READ_INSTRUCTIONS, 'server')
     process = servers._processes[0][1]
     if waits:
         assert select.select(servers._inputs, [], [], 30)[0]  # its line was not read: the connection will be reset
     servers._inputs[0].close()
-    assert process.wait(30) == 0 and not (tmp_path / 'out').exists()
+    assert process.wait(30) == 0 and not out.exists()
 
 
-def test_processes_that_start_early_have_imported_their_modules(start_servers, tmp_path, monkeypatch):
-    monkeypatch.setenv('OUT', str(tmp_path / 'out'))
+def test_processes_that_start_early_have_imported_their_modules(start_servers, out):
     start_servers("import time; time.sleep(1); open(__import__('os').environ['OUT'], 'w')\n" + READ_INSTRUCTIONS)
     server_processes.start_early(['server'])
-    assert (tmp_path / 'out').exists()
+    assert out.exists()
     server_processes.started(['server']).end()
 
 
@@ -136,26 +128,25 @@ def test_an_import_that_does_not_end_keeps_nobody_waiting(start_servers, monkeyp
 
 def test_a_server_that_died_before_its_instructions_is_reported(start_servers):
     servers, deaths = start_servers('raise SystemExit(3)', 'server')
-    pid = servers._processes[0][1].pid
-    until(lambda: servers._processes[0][1].poll() is not None)
+    process = servers._processes[0][1]
+    process.wait(30)
     servers.configure({}, 'abc')
     servers.watch(deaths.append)
     until(lambda: deaths)
-    assert deaths == ['the server with pid %d on host %s ended with exit status 3' % (pid, socket.gethostname())]
+    assert deaths == ['the server with pid %d on host %s ended with exit status 3'
+                      % (process.pid, socket.gethostname())]
 
 
-def test_servers_have_only_the_import_path(start_servers, tmp_path, monkeypatch):
+def test_servers_have_only_the_import_path(start_servers, out, tmp_path, monkeypatch):
     planted = tmp_path / 'elsewhere'
     planted.mkdir()
     for name in ('secrets', 'beside'):
         (planted / (name + '.py')).write_text('raise SystemExit("planted")')
     (tmp_path / 'beside.py').write_text('')
-    monkeypatch.setenv('OUT', str(tmp_path / 'out'))
-    start_servers("import json, os, secrets, sys, beside\n"
-                  "json.dump(sys.path, open(os.environ['OUT'], 'w'))")
+    start_servers("import json, os, secrets, sys, beside\njson.dump(sys.path, open(os.environ['OUT'], 'w'))")
     monkeypatch.chdir(planted)
     ServerProcesses(['server']).wait_for_exit()
-    assert json.loads((tmp_path / 'out').read_text()) == sys.path
+    assert json.loads(out.read_text()) == sys.path
 
 
 def test_servers_outlive_the_thread_that_started_them(start_servers):

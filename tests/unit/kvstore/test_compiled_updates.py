@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from mxnet import autograd, gluon
 
-from mxhybrid.kvstore import compiled_updates
 from mxhybrid.kvstore.compiled_updates import CompiledUpdates, StandIn
 from mxhybrid.lane import gradient_bucket
 from mxhybrid.native.optimizer_state import state_arrays
 
+from ...helpers.steps import step
+
 SHAPES = [(3,), (7, 5), (1,), (40, 50), (2, 3, 4), (130, 70), (5000,)]
-STEPS = 5
+ALL = range(7)
 RATES = {'learning_rate': 0.1, 'wd': 0.01}
 OPTIMIZERS = {
     'sgd': ('sgd', RATES), 'sgd clip': ('sgd', dict(RATES, clip_gradient=0.3)),
@@ -30,6 +31,10 @@ OPTIMIZERS = {
 def arrays(seed, dtypes):
     random = np.random.RandomState(seed)
     return [mx.nd.array(random.normal(size=shape), dtype=dtype) for shape, dtype in zip(SHAPES, dtypes)]
+
+
+def numbers(arrays):
+    return [array.asnumpy() for array in arrays]
 
 
 class Pair:
@@ -50,10 +55,15 @@ class Pair:
 
     @property
     def updaters(self):
-        """The updaters of both."""
+        """Both updaters."""
         return self.reference, self.updater
 
-    def step(self, keys=tuple(range(7))):
+    def steps(self, *calls):
+        """Make a step for each list of keys."""
+        for keys in calls:
+            self.step(keys)
+
+    def step(self, keys=ALL):
         """Update the weights of `keys` with other gradients, and compare all."""
         self._step += 1
         for array in self.gradients:
@@ -74,31 +84,26 @@ class Pair:
 
     def check(self):
         """Compare weights, state and counts of updates."""
-        for weight, expected in zip(self.weights, self.expected):
-            np.testing.assert_array_equal(weight.asnumpy(), expected.asnumpy(), err_msg='step %d' % self._step)
-        assert self.updater.states.keys() == self.reference.states.keys()
-        for key, state in self.updater.states.items():
-            for array, other in zip(state_arrays(state), state_arrays(self.reference.states[key])):
-                np.testing.assert_array_equal(array.asnumpy(), other.asnumpy())
-        assert [(each.optimizer.num_update, each.optimizer._all_index_update_counts) for each in self.updaters][0] == (
-            self.updater.optimizer.num_update, self.updater.optimizer._all_index_update_counts)
+        np.testing.assert_equal(numbers(self.weights), numbers(self.expected), 'step %d' % self._step)
+        expected_states, states = [{key: numbers(state_arrays(state)) for key, state in each.states.items()}
+                                   for each in self.updaters]
+        np.testing.assert_equal(states, expected_states)
+        expected_counts, counts = [(each.optimizer.num_update, each.optimizer._all_index_update_counts)
+                                   for each in self.updaters]
+        assert counts == expected_counts
 
 
 @pytest.fixture
 def started(monkeypatch):
     """The number of weights in each compiled update that was started."""
-    numbers = []
+    counts, start = [], gradient_bucket.DenseUpdate.start
 
-    class Counted(gradient_bucket.DenseUpdate):
-        """A compiled update that is counted."""
+    def start_and_count(self, update, *arguments):
+        counts.append(len(update.rates[0]))
+        start(self, update, *arguments)
 
-        def start(self, update, priority, bucket=None):
-            """Count the update."""
-            numbers.append(len(update.rates[0]))
-            super().start(update, priority, bucket)
-
-    monkeypatch.setattr(compiled_updates, 'DenseUpdate', Counted)
-    return numbers
+    monkeypatch.setattr(gradient_bucket.DenseUpdate, 'start', start_and_count)
+    return counts
 
 
 @pytest.mark.both_pythons
@@ -106,33 +111,28 @@ def started(monkeypatch):
 @pytest.mark.parametrize('name, dtype', [(name, dtype) for dtype in ('float32', 'float64') for name in OPTIMIZERS
                                          if dtype == 'float32' or 'adagrad' not in name])
 def test_all_weights_have_the_bits_of_mxnet(started, name, dtype):
-    pair = Pair(*OPTIMIZERS[name], dtypes=[dtype] * len(SHAPES))
-    for step in range(STEPS):
+    pair = Pair(*OPTIMIZERS[name], dtypes=[dtype] * 7)
+    for number in range(5):
         pair.step()
-        if step == 2:
+        if number == 2:
             for each in pair.updaters:
                 each.optimizer.clip_gradient, each.optimizer.wd = 4.3e-3, 0.3
-    assert sum(started) == len(SHAPES) * (STEPS - 1)  # the first update makes the state
+    assert sum(started) == 4 * 7  # the first update makes the state
 
 
+#: A schedule follows the largest count of updates, so the order of the updates counts.
+SOME_MORE_OFTEN = [ALL, [5], [5, 6], ALL, [0, 1, 2, 3], ALL]
+#: MXNet's sgd has other kernels for a call with a row_sparse gradient.
+DENSE_AND_SPARSE = [ALL, ALL, [4], [1], [1, 5], ALL]
+
+
+@pytest.mark.parametrize('sparse, calls', [
+    ((), SOME_MORE_OFTEN), ((1,), DENSE_AND_SPARSE), ((0, 5), DENSE_AND_SPARSE), (ALL, DENSE_AND_SPARSE)])
 @pytest.mark.parametrize('name', OPTIMIZERS)
-def test_weights_that_are_updated_more_often_than_others(started, name):
-    """A schedule follows the largest count of updates, so the order of the updates counts."""
-    pair = Pair(*OPTIMIZERS[name])
-    for keys in (range(7), [5], [5, 6], range(7), [0, 1, 2, 3], range(7)):
-        pair.step(keys)
-    assert sum(started) == 1 + 2 + 7 + 4 + 7
-
-
-@pytest.mark.parametrize('sparse', [(1,), (0, 5), tuple(range(7))])
-@pytest.mark.parametrize('name', OPTIMIZERS)
-def test_row_sparse_gradients_between_dense_ones(started, name, sparse):
-    """MXNet's sgd has other kernels for a call with a row_sparse gradient."""
+def test_calls_with_some_of_the_weights(started, name, sparse, calls):
     pair = Pair(*OPTIMIZERS[name], sparse=sparse)
-    for keys in (range(7), range(7), [4], [1], [1, 5], range(7)):
-        pair.step(keys)
-    dense = [key for keys in (range(7), [4], [1], [1, 5], range(7)) for key in keys if key not in sparse]
-    assert sum(started) == len(dense)
+    pair.steps(*calls)
+    assert sum(started) == sum(key not in sparse for keys in calls[1:] for key in keys)
 
 
 @pytest.mark.parametrize('name', ['momentum schedule', 'adam schedule'])
@@ -140,8 +140,7 @@ def test_weights_of_several_types(started, name):
     optimizer, settings = OPTIMIZERS[name]
     dtypes = ['float32', 'float16', 'float64', 'float32', 'float16', 'float16', 'float32']
     pair = Pair(optimizer, dict(settings, multi_precision=True), dtypes)
-    for keys in (range(7), range(7), [2], [0, 1], range(7)):
-        pair.step(keys)
+    pair.steps(ALL, ALL, [2], [0, 1], ALL)
     assert sum(started) == 4 + 1 + 1 + 4
 
 
@@ -149,12 +148,10 @@ def test_weights_of_several_types(started, name):
 def test_state_that_is_loaded(started, name):
     """MXNet gives loaded state to the device of the weight in the first update, which may replace its arrays."""
     pair = Pair(*OPTIMIZERS[name])
-    for _ in range(3):
-        pair.step()
+    pair.steps(*[ALL] * 3)
     for each in pair.updaters:
         each.set_states(each.get_states(dump_optimizer=True))
-    for _ in range(3):
-        pair.step()
+    pair.steps(*[ALL] * 3)
     assert sum(started) == 2 * 7 + 2 * 7
 
 
@@ -163,8 +160,8 @@ def test_other_arrays_in_each_step(started, name):
     pair = Pair(*OPTIMIZERS[name])
     for _ in range(4):
         pair.step()
-        pair.gradients = [array.copy() for array in pair.gradients]
-        pair.weights, pair.expected = [[array.copy() for array in held] for held in (pair.weights, pair.expected)]
+        for attribute in ('gradients', 'weights', 'expected'):
+            setattr(pair, attribute, [array.copy() for array in getattr(pair, attribute)])
     assert sum(started) == 3 * 7
 
 
@@ -173,12 +170,10 @@ def test_weights_and_gradients_that_are_views_of_one_array(started, name):
     pair = Pair(*OPTIMIZERS[name])
     for attribute in ('weights', 'gradients'):
         values = getattr(pair, attribute)
-        whole, ends = mx.nd.concat(*[array.reshape(-1) for array in values], dim=0), np.cumsum(
-            [array.size for array in values])
-        setattr(pair, attribute, [whole[int(end - array.size):int(end)].reshape(array.shape)
-                                  for array, end in zip(values, ends)])
-    for _ in range(4):
-        pair.step()
+        whole = mx.nd.concat(*[array.reshape(-1) for array in values], dim=0)
+        ends = np.cumsum([array.size for array in values]).tolist()
+        setattr(pair, attribute, [whole[end - array.size:end].reshape(array.shape) for array, end in zip(values, ends)])
+    pair.steps(*[ALL] * 4)
     assert sum(started) == 3 * 7
 
 
@@ -204,8 +199,7 @@ def test_other_optimizers_are_left_to_mxnet(started, make):
     pair = Pair('sgd', RATES)
     pair.reference, pair.updater = mx.optimizer.get_updater(make()), mx.optimizer.get_updater(make())
     pair.trainer._updaters = [pair.updater]
-    for _ in range(3):
-        pair.step()
+    pair.steps(*[ALL] * 3)
     assert not started
 
 
@@ -230,12 +224,9 @@ def test_weights_with_a_new_layout_are_updated(started, monkeypatch):
         nets.append(net)
         trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9}, kvstore=store)
         for _ in range(3):
-            with autograd.record():
-                loss = (net(data) ** 2).sum()
-            loss.backward()
-            trainer.step(2)
-    for expected, result in zip(*[list(net.collect_params().values()) for net in nets]):
-        np.testing.assert_array_equal(result.data().asnumpy(), expected.data().asnumpy())
+            step(trainer, lambda: (nets[-1](data) ** 2).sum(), 2)
+    expected, result = [numbers(param.data() for param in net.collect_params().values()) for net in nets]
+    np.testing.assert_equal(result, expected)
     assert sum(started) == 2 * 2
 
 
@@ -251,8 +242,8 @@ def test_trainers_in_one_process(started):
         net[0].weight.grad_req, net[1].weight.grad_req = 'null', 'add'
         trainer = gluon.Trainer(net.collect_params(), 'adam', dict(RATES), kvstore=store or 'device',
                                 update_on_kvstore=False)
-        for step in range(5):
-            layers = list(net)[:2 + step % 2 * 2]
+        for count in (2, 4, 2, 4, 2):
+            layers = list(net)[:count]
             with autograd.record():
                 losses = []
                 for context in contexts:
@@ -262,9 +253,8 @@ def test_trainers_in_one_process(started):
                     losses.append((data ** 2).sum())
             autograd.backward(losses)
             trainer.step(4, ignore_stale_grad=True)
-        results.append([array.asnumpy() for param in net.collect_params().values() for array in param.list_data()])
-    for expected, result in zip(*results):
-        np.testing.assert_array_equal(result, expected)
+        results.append(numbers(array for param in net.collect_params().values() for array in param.list_data()))
+    np.testing.assert_equal(*results)
     assert started
 
 
@@ -272,17 +262,15 @@ def test_trainers_in_one_process(started):
 def test_stand_ins_for_weights_choose_the_same_kernels(started, name):
     pair = Pair(*OPTIMIZERS[name])
     stand_in = StandIn('stands in for 9')
-    arrays_of_it = mx.nd.sparse.zeros('row_sparse', (1, 1)), mx.nd.zeros((1, 1))
-    for step in range(5):
+    its_gradient, its_weight = mx.nd.sparse.zeros('row_sparse', (1, 1)), mx.nd.zeros((1, 1))
+    for number in range(5):
         for gradient in pair.gradients:
-            gradient[:] = step + 0.3
+            gradient[:] = number + 0.3
         for updater, weights in ((pair.reference, pair.expected), (pair.updater, pair.weights)):
-            if step == 3:
+            if number == 3:
                 updater.optimizer.momentum = 0.0
-            keys, gradients, values = [*range(7), stand_in], [*pair.gradients, arrays_of_it[0]], [*weights,
-                                                                                               arrays_of_it[1]]
             update = updater if updater is pair.reference else functools.partial(pair.compiled_updates.update, updater)
-            update(keys, gradients, values)
+            update([*range(7), stand_in], [*pair.gradients, its_gradient], [*weights, its_weight])
             for by_key in (updater.states, updater.states_synced, updater.optimizer._index_update_count):
                 by_key.pop(stand_in, None)
         pair.check()
@@ -291,12 +279,11 @@ def test_stand_ins_for_weights_choose_the_same_kernels(started, name):
 
 def test_a_repeated_update_uses_its_operations_again(started):
     pair = Pair(*OPTIMIZERS['adam'])
-    for _ in range(4):
-        pair.step()
+    pair.steps(*[ALL] * 4)
     repeated, = pair.compiled_updates._repeated.values()
     pair.step()
     assert list(pair.compiled_updates._repeated.values()) == [repeated]
-    pair.updater.set_states(pair.updater.get_states())
-    pair.reference.set_states(pair.reference.get_states())
+    for each in pair.updaters:
+        each.set_states(each.get_states())
     pair.step()
     assert repeated not in pair.compiled_updates._repeated.values()

@@ -30,43 +30,38 @@ def arrays(seed):
     return [mx.nd.array(random.normal(size=size), dtype='float64') for size in SIZES]
 
 
-def test_arrays_that_are_updated_together():
-    updater = Recorded()
+def updated(updater, keys, gradients, weights):
+    """Update weights eagerly, and return the calls of the updater."""
     trainer = SimpleNamespace(_updaters=[updater])
     with updating_eagerly(trainer):
-        trainer._updaters[0](range(5), arrays(0), arrays(1))
-    assert updater.calls == [[2], [0], [1, 3, 4]]
+        trainer._updaters[0](keys, gradients, weights)
     assert trainer._updaters == [updater]
+    return updater.calls
+
+
+def test_arrays_that_are_updated_together():
+    assert updated(Recorded(), range(5), arrays(0), arrays(1)) == [[2], [0], [1, 3, 4]]
 
 
 def test_large_updates_stand_behind_ready_gradients(monkeypatch):
     updater, gradients = Recorded(), arrays(0)
-    monkeypatch.setattr(weight_shards, 'write_after', lambda before, behind: updater.calls.append((before, behind)))
-    trainer = SimpleNamespace(_updaters=[updater])
-    with updating_eagerly(trainer):
-        trainer._updaters[0](range(5), gradients, arrays(1))
-    held_back = [call for call in updater.calls if isinstance(call, tuple)]
-    assert [(before, [id(one) for one in behind]) for before, behind in held_back] == [
-        ([], [id(gradients[2])]), ([], [id(gradients[0])])]
-    assert [call if isinstance(call, list) else 'behind' for call in updater.calls] == [
-        'behind', [2], 'behind', [0], [1, 3, 4]]
+    places = {id(gradient): place for place, gradient in enumerate(gradients)}
+    monkeypatch.setattr(weight_shards, 'write_after', lambda before, behind: updater.calls.append(
+        ('behind', before, [places[id(gradient)] for gradient in behind])))
+    assert updated(updater, range(5), gradients, arrays(1)) == [
+        ('behind', [], [2]), [2], ('behind', [], [0]), [0], [1, 3, 4]]
 
 
 def test_rows_stay_with_the_others():
-    updater = Recorded()
-    trainer = SimpleNamespace(_updaters=[updater])
     rows = mx.nd.sparse.zeros('row_sparse', (LARGE, 1), dtype='float64')
-    with updating_eagerly(trainer):
-        trainer._updaters[0]([7], [rows], [mx.nd.zeros((LARGE, 1), dtype='float64')])
-    assert updater.calls == [[7]]
+    assert updated(Recorded(), [7], [rows], [mx.nd.zeros((LARGE, 1), dtype='float64')]) == [[7]]
 
 
 def test_a_failing_update_leaves_the_trainer_as_it_was():
     updater = Recorded()
     trainer = SimpleNamespace(_updaters=[updater])
-    with pytest.raises(ValueError):
-        with updating_eagerly(trainer):
-            raise ValueError
+    with pytest.raises(ValueError), updating_eagerly(trainer):
+        raise ValueError
     assert trainer._updaters == [updater]
 
 
@@ -86,7 +81,7 @@ def test_numbers_are_those_of_one_call(name, options):
 
 
 def steps_with(group, grad_req='write'):
-    """Steps of a Trainer that has one parameter; the workers of `group` hold the same shard of it."""
+    """Return the hooks of a Trainer with one parameter, of which the workers of `group` hold the same shard."""
     shard = None if group is None else SimpleNamespace(group=group)
     return TrainerHooks(SimpleNamespace(_params=[
         SimpleNamespace(name='net_weight', grad_req=grad_req, mxhybrid_shard=shard)]))

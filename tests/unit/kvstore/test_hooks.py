@@ -16,6 +16,8 @@ import mxhybrid
 from mxhybrid.kvstore import hooks
 from mxhybrid.kvstore.trainer_step import hooks_of
 
+from ...helpers.steps import step
+
 pytestmark = pytest.mark.both_pythons
 
 USERS = [mx.model, mx.gluon.trainer, mx.module.module]
@@ -26,12 +28,11 @@ HOOKED = {
                          'cast', '_load_init', '_reduce', '_set_trainer'],
     mx.gluon.ParameterDict: ['zero_grad'], mx.gluon.nn.Embedding: ['forward'],
     CheckpointHandler: ['__init__', '_save_symbol', '_save_params_and_trainer']}
-METHODS = [(owner, name) for owner, names in HOOKED.items() for name in names]
 
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch):
-    """No wish of the user's shell decides where updates happen."""
+    """Remove the variable by which the user's shell would decide where updates happen."""
     monkeypatch.delenv('MXNET_UPDATE_ON_KVSTORE', raising=False)
 
 
@@ -40,21 +41,18 @@ def plain_environment(monkeypatch):
 
 @pytest.mark.parametrize('devices', [1, 2])
 @pytest.mark.parametrize('name', ['hybrid', 'Hybrid', 'HYBRID'])
-def test_the_name_gives_a_store_also_for_one_device(devices, name):
+@pytest.mark.parametrize('text, expected', [(None, False), ('0', False), ('1', True)])
+def test_the_name_gives_a_store_also_for_one_device(monkeypatch, devices, name, text, expected):
+    if text is not None:
+        monkeypatch.setenv('MXNET_UPDATE_ON_KVSTORE', text)
     store, update_on_kvstore = mx.gluon.trainer._create_kvstore(name, devices, {})
     assert isinstance(store, mxhybrid.Hybrid) and store.type == 'hybrid'
-    assert update_on_kvstore is False
+    assert update_on_kvstore is expected
 
 
 def test_a_ready_store_is_used_as_it_is():
     store = mxhybrid.create(timeout=7)
     assert mx.gluon.trainer._create_kvstore(store, 1, {}) == (store, False)
-
-
-@pytest.mark.parametrize('text, expected', [('1', True), ('0', False)])
-def test_the_environment_may_ask_for_updates_on_the_store(monkeypatch, text, expected):
-    monkeypatch.setenv('MXNET_UPDATE_ON_KVSTORE', text)
-    assert mx.gluon.trainer._create_kvstore('hybrid', 1, {})[1] is expected
 
 
 @pytest.mark.parametrize('update', [None, '0', '1'])
@@ -66,11 +64,11 @@ def test_other_stores_are_made_as_before(monkeypatch, name, devices, update):
     kvstore = mx.kv.create('device') if name == 'instance' else name
     params = {'w': mx.nd.zeros(3)}
     for user in USERS:
-        hooked = user._create_kvstore(kvstore, devices, params)
-        original = user._create_kvstore.__wrapped__(kvstore, devices, params)
-        assert hooked[1] == original[1]
-        assert type(hooked[0]) is type(original[0]) and not isinstance(hooked[0], mxhybrid.Hybrid)
-        assert getattr(hooked[0], 'type', None) == getattr(original[0], 'type', None)
+        store, on_store = user._create_kvstore(kvstore, devices, params)
+        original, originally_on_store = user._create_kvstore.__wrapped__(kvstore, devices, params)
+        assert on_store == originally_on_store
+        assert type(store) is type(original) and not isinstance(store, mxhybrid.Hybrid)
+        assert getattr(store, 'type', None) == getattr(original, 'type', None)
 
 
 @pytest.mark.parametrize('fit', ['Module', 'BucketingModule', 'FeedForward'])
@@ -104,40 +102,32 @@ def test_a_sparse_module_is_told_no_impossible_remedy():
 
 
 def test_mistakes_are_refused_as_before():
-    for create in (user._create_kvstore for user in USERS):
+    for user in USERS:
         with pytest.raises(TypeError, match='kvstore must be KVStore, str or None'):
-            create(3, 2, {})
+            user._create_kvstore(3, 2, {})
 
 
 # ------------------------------------------------------------------------------------------ installation
 
 
-def test_installing_twice_wraps_once():
+def test_installing_twice_wraps_once(monkeypatch):
     def hooked():
-        methods = [vars(owner)[name] for owner, name in METHODS]
+        methods = [vars(owner)[name] for owner, names in HOOKED.items() for name in names]
         return methods + [module._create_kvstore for module in USERS] + [sys.excepthook]
 
-    excepthook = sys.excepthook
-    try:
-        hooks.install()
-        before = hooked()
-        hooks.install()
-        assert hooked() == before
-    finally:
-        sys.excepthook = excepthook
+    monkeypatch.setattr(sys, 'excepthook', sys.excepthook)  # so that it is put back
+    hooks.install()
+    before = hooked()
+    hooks.install()
+    assert hooked() == before
 
 
 @pytest.mark.parametrize('owner', HOOKED, ids=lambda owner: owner.__name__)
 def test_these_methods_are_hooked_and_no_others(owner):
-    found = [name for name, method in vars(owner).items() if getattr(method, '_mxhybrid', False)]
-    assert sorted(found) == sorted(HOOKED[owner])
-
-
-def test_every_hook_keeps_name_and_text():
-    for owner, name in METHODS:
-        method = vars(owner)[name]
-        assert method._mxhybrid and method.__name__ == name
-        assert method.__doc__ == method.__wrapped__.__doc__
+    hooked = {name: method for name, method in vars(owner).items() if getattr(method, '_mxhybrid', False)}
+    assert sorted(hooked) == sorted(HOOKED[owner])
+    for name, method in hooked.items():
+        assert method.__name__ == name and method.__doc__ == method.__wrapped__.__doc__
         assert not getattr(method.__wrapped__, '_mxhybrid', False)
 
 
@@ -199,8 +189,8 @@ class Net(mx.gluon.nn.Sequential):
             self.add(mx.gluon.nn.Dense(2, in_units=3, flatten=False))
 
 
-def trained(kind, kvstore, contexts, update_on_kvstore=None, states=None, steps=4, optimizer='adam'):
-    """Weights after a few steps on fixed data."""
+def trained(kind, kvstore, contexts, update_on_kvstore=None, states=None, optimizer='adam'):
+    """Train a few steps on fixed data; return the weights and the Trainer."""
     net = Net(kind)
     net.initialize(mx.init.Zero(), ctx=contexts)
     random = np.random.RandomState(3)
@@ -210,20 +200,17 @@ def trained(kind, kvstore, contexts, update_on_kvstore=None, states=None, steps=
     # A list keeps its order, so the table comes before the dense layer; a ParameterDict would be sorted by name.
     trainer = mx.gluon.Trainer(list(net.collect_params().values()), optimizer, {'learning_rate': 0.1}, kvstore=kvstore,
                                update_on_kvstore=update_on_kvstore)
-    for step in range(steps):
-        if states and step == 2:
+    for number in range(4):
+        if states and number == 2:
             trainer.save_states(states)
             trainer.load_states(states)
         with mx.autograd.record():
             losses = [(net(mx.nd.array(random.randint(0, 20, 6), ctx=context)) ** 2).sum() for context in contexts]
         mx.autograd.backward(losses)
         trainer.step(6 * len(contexts))
-    everything = mx.nd.arange(20)
-    weights = []
-    for param in net.collect_params().values():
-        data = param.data(contexts[0]) if param._stype == 'default' else param.row_sparse_data(everything)
-        weights.append(data.asnumpy())
-    return weights, trainer
+    weights = [param.data(contexts[0]) if param._stype == 'default' else param.row_sparse_data(mx.nd.arange(20))
+               for param in net.collect_params().values()]
+    return [weight.asnumpy() for weight in weights], trainer
 
 
 KINDS = ['dense', 'row_sparse gradient', 'row_sparse weight']
@@ -234,13 +221,12 @@ KINDS = ['dense', 'row_sparse gradient', 'row_sparse weight']
     (kind, update) for kind in KINDS for update in (None, True, False)
     if (kind, update) != ('row_sparse weight', False)])  # which MXNet refuses
 def test_training_equals_mxnets_own_store(kind, contexts, update_on_kvstore):
-    wanted, _ = trained(kind, mx.kv.create('device'), contexts, update_on_kvstore)
-    found, trainer = trained(kind, 'hybrid', contexts, update_on_kvstore)
+    expected, _ = trained(kind, mx.kv.create('device'), contexts, update_on_kvstore)
+    weights, trainer = trained(kind, 'hybrid', contexts, update_on_kvstore)
     assert isinstance(trainer._kvstore, mxhybrid.Hybrid)
     assert trainer._update_on_kvstore == (bool(update_on_kvstore) or kind == 'row_sparse weight')
-    for one, other in zip(found, wanted):
-        assert np.abs(one).max() > 0
-        np.testing.assert_array_equal(one, other)
+    assert all(weight.any() for weight in weights)
+    np.testing.assert_equal(weights, expected)
 
 
 @pytest.mark.parametrize('optimizer', ['nadam', 'sgld'])
@@ -249,22 +235,20 @@ def test_weights_are_updated_in_key_order_if_needed(optimizer):
     for kvstore in (mx.kv.create('device'), 'hybrid'):
         mx.random.seed(5)
         results.append(trained('row_sparse gradient', kvstore, CONTEXTS[:1], True, optimizer=optimizer)[0])
-    for expected, updated in zip(*results):
-        np.testing.assert_array_equal(updated, expected)
+    np.testing.assert_equal(*results)
 
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_states_written_in_the_middle_change_nothing(kind, tmp_path):
-    wanted, _ = trained(kind, 'hybrid', CONTEXTS[:1])
-    found, _ = trained(kind, 'hybrid', CONTEXTS[:1], states=str(tmp_path / 'states'))
-    for one, other in zip(found, wanted):
-        np.testing.assert_array_equal(one, other)
+    expected, _ = trained(kind, 'hybrid', CONTEXTS[:1])
+    weights, _ = trained(kind, 'hybrid', CONTEXTS[:1], states=str(tmp_path / 'states'))
+    np.testing.assert_equal(weights, expected)
     assert [entry.name for entry in tmp_path.iterdir()] == ['states']
 
 
 @pytest.fixture(params=['by name', 'an instance'])
 def kvstore(request):
-    """Return the arguments of a Trainer."""
+    """A store as a script gives it to a Trainer."""
     return 'hybrid' if request.param == 'by name' else mxhybrid.create()
 
 
@@ -281,17 +265,14 @@ def test_new_weights_leave_other_tables_as_they_were(kvstore):
 @pytest.mark.parametrize('kind, update_on_kvstore', [('dense', True), ('row_sparse gradient', True),
                                                      ('row_sparse weight', None)])
 def test_training_goes_on_from_loaded_parameters(tmp_path, kvstore, kind, update_on_kvstore):
-    """Twice, and without optimizer state."""
+    """The same steps follow each time: with the parameters, the state of the optimizer begins again."""
     path = str(tmp_path / 'parameters')
     net, ids = Net(kind), mx.nd.array([3, 5, 5, 7])
     net.initialize(mx.init.Uniform(1))
 
     def steps(trainer):
         for _ in range(3):
-            with mx.autograd.record():
-                loss = (net(ids) ** 2).sum()
-            loss.backward()
-            trainer.step(4)
+            step(trainer, lambda: (net(ids) ** 2).sum(), 4)
         return [param._reduce().tostype('default').asnumpy() for param in net.collect_params().values()]
 
     trainer = mx.gluon.Trainer(net.collect_params(), 'adagrad', {'learning_rate': 0.1}, kvstore=kvstore,
@@ -300,8 +281,7 @@ def test_training_goes_on_from_loaded_parameters(tmp_path, kvstore, kind, update
     first = steps(trainer)
     for _ in range(2):
         net.load_parameters(path)
-        for again, once in zip(steps(trainer), first):
-            np.testing.assert_array_equal(again, once)
+        np.testing.assert_equal(steps(trainer), first)
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
@@ -315,10 +295,7 @@ def test_a_saved_table_keeps_type_and_bits(tmp_path, dtype, kvstore):
         assert saved.stype == 'row_sparse' and saved.dtype == np.dtype(dtype)
         rows = net.weight.row_sparse_data(mx.nd.arange(20)).data.asnumpy()
         np.testing.assert_array_equal(saved.data.asnumpy(), rows)
-        with mx.autograd.record():
-            loss = (net(mx.nd.array([1, 2, 2])) / 3).sum()
-        loss.backward()
-        trainer.step(1)
+        step(trainer, lambda: (net(mx.nd.array([1, 2, 2])) / 3).sum())
     assert (saved.data.asnumpy() != mx.nd.load(str(tmp_path / 'before'))['weight'].data.asnumpy()).any()
 
 

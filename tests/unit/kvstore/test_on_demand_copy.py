@@ -4,7 +4,7 @@ import copy
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
@@ -19,12 +19,14 @@ from mxhybrid.routes.on_demand_rows import unsupported_reason
 from mxhybrid.routes.route import ParameterSpec
 from mxhybrid.servers.partition_state import Partition
 
+from ...helpers.steps import backward, step
+
 ROWS = 12
 
 
-def embedding(**options):
+def embedding(kind=nn.Embedding):
     """An embedding with row_sparse gradients, initialised."""
-    block = nn.Embedding(ROWS, 3, sparse_grad=True, **options)
+    block = kind(ROWS, 3, sparse_grad=True)
     block.initialize(mx.init.Uniform(1))
     return block
 
@@ -34,19 +36,6 @@ def watch(block):
 
 
 IDS = mx.nd.array([1, 2, 2])
-
-
-class Wrapped(nn.HybridBlock):
-    """An embedding in a block that can be hybridized."""
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.words = nn.Embedding(ROWS, 3, sparse_grad=True)
-
-    def hybrid_forward(self, F, ids):
-        """Look up."""
-        return self.words(ids)
 
 
 class Scaled(nn.Embedding):
@@ -63,8 +52,7 @@ class Scaled(nn.Embedding):
 def test_forward_passes_with_arrays_are_no_reads():
     block = embedding()
     block(IDS)
-    with autograd.record():
-        block(IDS).sum().backward()
+    backward(lambda: block(IDS).sum())
     block.hybridize()  # by itself: it still gets the ids
     block(IDS)
     assert (watch(block).forwards, watch(block).read) == (3, False)
@@ -97,18 +85,17 @@ def test_arrays_that_are_handed_out_count_as_read(read):
 
 
 def test_a_hybridized_block_around_it_counts_as_read():
-    net = Wrapped()
-    net.initialize()
+    net = nn.HybridSequential()
+    net.add(embedding())
     net(IDS)
-    assert not watch(net.words).read
+    assert not watch(net[0]).read
     net.hybridize()
     net(IDS)
-    assert watch(net.words).read
+    assert watch(net[0]).read
 
 
 def test_an_embedding_that_computes_otherwise_counts_as_read():
-    block = Scaled(ROWS, 3, sparse_grad=True)
-    block.initialize()
+    block = embedding(Scaled)
     block(IDS)
     assert (watch(block).forwards, watch(block).read) == (0, True)
 
@@ -120,16 +107,14 @@ def test_calls_that_return_no_array_are_no_reads(tmp_path):
     block.load_parameters(path)
     block.weight.set_data(mx.nd.ones((ROWS, 3)))
     block.weight.list_ctx()
-    with autograd.record():
-        block(IDS).sum().backward()
+    backward(lambda: block(IDS).sum())
     block.collect_params().zero_grad()
     assert not watch(block).read
 
 
 def test_only_dense_weights_with_sparse_gradients_are_watched():
-    assert on_demand_copy.watch_of(nn.Embedding(ROWS, 3).weight) is None
-    assert on_demand_copy.watch_of(SparseEmbedding(ROWS, 3).weight) is None
-    assert on_demand_copy.watch_of(nn.Dense(3).weight) is None
+    for block in (nn.Embedding(ROWS, 3), SparseEmbedding(ROWS, 3), nn.Dense(3)):
+        assert watch(block) is None, block
 
 
 def test_a_copy_of_a_parameter_starts_unread():
@@ -143,14 +128,8 @@ def test_a_copy_of_a_parameter_starts_unread():
 def test_gradients_may_be_read_only_before_a_step():
     block = embedding()
     trainer = gluon.Trainer(block.collect_params(), 'sgd', kvstore='hybrid')
-
-    def backward():
-        with autograd.record():
-            block(IDS).sum().backward()
-
-    backward()
-    trainer.step(1)
-    backward()
+    step(trainer, lambda: block(IDS).sum())
+    backward(lambda: block(IDS).sum())
     block.weight.grad()
     block.weight.list_grad()
     assert not watch(block).read
@@ -163,9 +142,7 @@ def test_one_process_has_nothing_to_change_over():
     block = embedding()
     trainer = gluon.Trainer(block.collect_params(), 'sgd', kvstore='hybrid')
     for _ in range(6):
-        with autograd.record():
-            block(IDS).sum().backward()
-        trainer.step(1)
+        step(trainer, lambda: block(IDS).sum())
     assert hooks_of(trainer).switch is None and type(block.weight) is gluon.Parameter
 
 
@@ -188,8 +165,8 @@ def test_servers_update_bit_for_bit_as_mxnet(optimizer):
     part = Partition(0, 'table', ROWS, 3, 'optimize')
     part.stored = make_row_sparse(np.arange(ROWS), weight.asnumpy(), (ROWS, 3))
     served = TableOptimizer(name_of(optimizer), dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd))
-    for step in range(6):
-        ids = np.unique(random.randint(0, ROWS, step))  # at first none
+    for count in range(6):
+        ids = np.unique(random.randint(0, ROWS, count))  # at first none
         gradient = make_row_sparse(ids, random.normal(size=(len(ids), 3)).astype('f4'), (ROWS, 3))
         optimizer.update_multi_precision(0, weight, gradient, state)
         part.update(served, gradient)

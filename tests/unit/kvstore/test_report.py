@@ -25,7 +25,7 @@ def job(**changes):
 
 
 def route_table(job, routes, network=MappingProxyType({}), steps=0):
-    """The table, of a host that has moved nothing unless it is given."""
+    """Return the table; without `network`, no host has moved a byte."""
     return report.route_table(job, routes, network, steps)
 
 

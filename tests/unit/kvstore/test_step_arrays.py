@@ -7,6 +7,8 @@ from mxnet import autograd, gluon
 import mxhybrid
 from mxhybrid.kvstore.trainer_step import hooks_of
 
+from ...helpers.steps import backward, step
+
 pytestmark = pytest.mark.both_pythons
 
 
@@ -69,14 +71,10 @@ def trained(store, change, optimizer='sgd', settings=(('momentum', 0.9),)):
     trainer = gluon.Trainer(net.collect_params(), optimizer, dict(settings, learning_rate=0.1, wd=0.01),
                             kvstore=store, update_on_kvstore=False)
     data = mx.nd.array(np.random.RandomState(1).normal(size=(4, 3)))
-    for step in range(8):
-        if step in (3, 6):
+    for number in range(8):
+        if number in (3, 6):
             change(net, trainer)
-        context = net[0].weight.list_ctx()[0]
-        with autograd.record():
-            loss = (net(data.as_in_context(context)) ** 2).sum()
-        loss.backward()
-        trainer.step(4)
+        step(trainer, lambda: (net(data.as_in_context(net[0].weight.list_ctx()[0])) ** 2).sum(), 4)
     return [param.data().asnumpy() for param in net.collect_params().values()], trainer
 
 
@@ -85,48 +83,47 @@ def trained(store, change, optimizer='sgd', settings=(('momentum', 0.9),)):
 def test_steps_after_a_change_are_those_of_mxnet(name, optimizer):
     settings = (('momentum', 0.9),) if optimizer == 'sgd' else ()
     expected, _ = trained('device', CHANGES[name], optimizer, settings)
-    found, trainer = trained('hybrid', CHANGES[name], optimizer, settings)
+    weights, trainer = trained('hybrid', CHANGES[name], optimizer, settings)
     assert hooks_of(trainer) is not None
-    for values, others in zip(found, expected):
-        np.testing.assert_array_equal(values, others)
+    np.testing.assert_equal(weights, expected)
 
 
-def small_net():
-    """Return a net with the arrays of a step, and its Trainer."""
+def two_layers():
     net = gluon.nn.Sequential()
     net.add(gluon.nn.Dense(2, in_units=2), gluon.nn.Dense(2, in_units=2))
-    net.initialize()
+    net.initialize(mx.init.Xavier())
+    return net
+
+
+def loss_of(layers):
+    return sum(layer(mx.nd.ones((1, 2), dtype=layer.weight.dtype)).sum() for layer in layers)
+
+
+@pytest.fixture
+def trained_net():
+    """A net with the arrays of a step, and its Trainer."""
+    net = two_layers()
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'momentum': 0.9}, kvstore='hybrid', update_on_kvstore=False)
     for _ in range(3):
-        backward(net, net)
-        trainer.step(1)
+        step(trainer, lambda: loss_of(net))
     return net, trainer
 
 
-def backward(net, computed):
-    """Compute the gradients of the layers in `computed`."""
-    data = mx.nd.ones((1, 2), dtype=net[0].weight.dtype)
-    with autograd.record():
-        loss = sum(layer(data).sum() for layer in computed)
-    loss.backward()
-
-
-def test_stale_gradients_are_refused_in_later_steps():
-    net, trainer = small_net()
-    backward(net, list(net)[:1])
+def test_stale_gradients_are_refused_in_later_steps(trained_net):
+    net, trainer = trained_net
     with pytest.raises(UserWarning, match='has not been updated by backward'):
-        trainer.step(1)
+        step(trainer, lambda: loss_of(list(net)[:1]))
     weights = [layer.weight.data().asnumpy() for layer in net]
-    backward(net, list(net)[:1])
+    backward(lambda: loss_of(list(net)[:1]))
     trainer.step(1, ignore_stale_grad=True)
     changed = [(layer.weight.data().asnumpy() != values).any() for layer, values in zip(net, weights)]
     assert changed == [True, False]
 
 
-def test_arrays_of_another_type_are_refused_in_later_steps():
-    net, trainer = small_net()
+def test_arrays_of_another_type_are_refused_in_later_steps(trained_net):
+    net, trainer = trained_net
     net.cast('float64')
-    backward(net, net)
+    backward(lambda: loss_of(net))
     with pytest.raises(mxhybrid.InputError, match='has dtype float32, but the value given has dtype float64'):
         trainer.step(1)
 
@@ -135,30 +132,24 @@ def test_parameters_of_two_trainers():
     results = []
     for store in ('device', 'hybrid'):
         mx.random.seed(4)
-        net = gluon.nn.Sequential()
-        net.add(gluon.nn.Dense(2, in_units=2), gluon.nn.Dense(2, in_units=2))
-        net.initialize(mx.init.Xavier())
+        net = two_layers()
         trainers = [gluon.Trainer(layer.collect_params(), name, {'learning_rate': 0.1}, kvstore=store)
                     for layer in net for name in ('sgd', 'adam')]
-        for step in range(6):
-            for trainer in trainers if step % 2 else trainers[::2]:
-                backward(net, net)
-                trainer.step(1)
+        for number in range(6):
+            for trainer in trainers if number % 2 else trainers[::2]:
+                step(trainer, lambda net=net: loss_of(net))
         results.append([param.data().asnumpy() for param in net.collect_params().values()])
-    for values, others in zip(*results):
-        np.testing.assert_array_equal(values, others)
+    np.testing.assert_equal(*results)
 
 
-def test_steps_look_up_arrays_once_and_release_them():
-    net, trainer = small_net()
+def test_steps_look_up_arrays_once_and_release_them(trained_net):
+    net, trainer = trained_net
     hooks = hooks_of(trainer)
     arrays = hooks._arrays
     assert arrays is not None and arrays.is_current(trainer)
-    backward(net, net)
-    trainer.step(1)
+    step(trainer, lambda: loss_of(net))
     assert hooks._arrays is arrays
     net.initialize(force_reinit=True)
     assert not arrays.is_current(trainer)
-    backward(net, net)
-    trainer.step(1)
+    step(trainer, lambda: loss_of(net))
     assert hooks._arrays is not arrays and hooks._arrays.is_current(trainer)

@@ -4,15 +4,17 @@ import threading
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
+from mxnet import gluon
 
 from mxhybrid.kvstore.trainer_step import hooks_of
+
+from ...helpers.steps import step
 
 pytestmark = pytest.mark.both_pythons
 
 
 class Slow:
-    """A sum that is there when it is let go."""
+    """A sum that comes once `there` is set."""
 
     def __init__(self, values):
         self.values, self.read, self.there = values, threading.Event(), threading.Event()
@@ -23,14 +25,18 @@ class Slow:
         return self.values
 
 
-def test_a_save_and_the_next_step_sum_apart():
+@pytest.fixture
+def training():
+    """A net, its Trainer, and a function that trains one step."""
     net = gluon.nn.Dense(1, in_units=2)
     net.initialize()
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', kvstore='hybrid', update_on_kvstore=True)
-    with autograd.record():
-        loss = net(mx.nd.ones((1, 2))).sum()
-    loss.backward()
-    trainer.step(1)
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'momentum': 0.9}, kvstore='hybrid', update_on_kvstore=True)
+    return net, trainer, lambda: step(trainer, lambda: net(mx.nd.ones((1, 2))).sum())
+
+
+def test_a_save_and_the_next_step_sum_apart(training):
+    _, trainer, train = training
+    train()
     consistency = hooks_of(trainer).consistency
     consistency._sum, consistency._values = Slow(np.full_like(consistency._sum(), 7)), None
     late, sent = consistency._sum, threading.Event()
@@ -61,19 +67,14 @@ def test_a_save_and_the_next_step_sum_apart():
     lambda trainer, net: setattr(trainer, '_optimizer', mx.optimizer.Adam(learning_rate=0.1))],
     ids=['lr_mult', 'wd_mult', 'an array as lr_mult', 'learning rate', 'wd', 'momentum', 'clip_gradient', 'beta',
          'optimizer'])
-def test_every_change_of_a_number_is_compared(change, request):
-    net = gluon.nn.Dense(1, in_units=2)
-    net.initialize()
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'momentum': 0.9}, kvstore='hybrid', update_on_kvstore=True)
+def test_every_change_of_a_number_is_compared(training, change, request):
+    net, trainer, train = training
     if 'array' in request.node.name:  # in this case alone: beside an array, no multiplier is known to be unchanged
         net.bias.lr_mult = np.array(1.0)
     reports = []
-    for step in range(4):
-        if step == 2:
+    for number in range(4):
+        if number == 2:
             change(trainer, net)
-        with autograd.record():
-            loss = net(mx.nd.ones((1, 2))).sum()
-        loss.backward()
-        trainer.step(1)
+        train()
         reports.append(hooks_of(trainer).consistency._sum().tobytes())
     assert reports[0] == reports[1] != reports[2] == reports[3]

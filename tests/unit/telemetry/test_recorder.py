@@ -10,7 +10,7 @@ pytestmark = pytest.mark.both_pythons
 
 
 def events(recorder):
-    """All events but the names of threads."""
+    """Return all events but the names of threads."""
     return [event for event in recorder.take(len(recorder)) if event['ph'] != 'M']
 
 

@@ -1,5 +1,6 @@
 """Steps and calls of a store, and the traffic of a parameter."""
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,30 +20,22 @@ def clock(monkeypatch):
         monkeypatch.setattr(module, 'now', lambda: next(ticks))
 
 
-class Way:
-    """The attributes of a route that a meter reads."""
-
-    def __init__(self, name, kind, rows=10, table=None):
-        self.key = self.name = name
-        self.kind, self.rows, self.traffic = kind, rows, Traffic()
-        self.has_table, self.all_rows = table is not None, kind == 'allreduce'
-
-
-class Kept:
-    """Metrics that a test can read."""
-
-    def __init__(self):
-        self.records = []
-
-    def write(self, record):
-        """Keep a record."""
-        self.records.append(record)
+def way(name, kind, rows=10, has_table=True):
+    """Return a route with the attributes that a meter reads."""
+    return SimpleNamespace(key=name, name=name, kind=kind, rows=rows, traffic=Traffic(), has_table=has_table,
+                           all_rows=kind == 'allreduce')
 
 
 def make(trace=OFF, routes=(), network=lambda: None):
-    """A meter and its metrics."""
-    kept = Kept()
-    return StepMeter(0, trace, kept, {item.name: item for item in routes}, lambda: None, network), kept
+    """Return a meter, and the list of the records that it writes."""
+    records = []
+    return StepMeter(0, trace, SimpleNamespace(write=records.append), {item.name: item for item in routes},
+                     lambda: None, network), records
+
+
+def end_step(meter):
+    with meter.update():
+        pass
 
 
 def test_no_meter_does_nothing():
@@ -53,9 +46,9 @@ def test_no_meter_does_nothing():
 
 
 def test_records_of_steps():
-    words, bins = Way('words', 'server weights', 10, 'a table'), Way('bins', 'server gradients', 4, 'a table')
-    dense = Way('dense', 'allreduce')
-    meter, log = make(routes=[words, bins, dense])
+    words, bins = way('words', 'server weights', 10), way('bins', 'server gradients', 4)
+    dense = way('dense', 'allreduce', has_table=False)
+    meter, records = make(routes=[words, bins, dense])
     for step in range(2):
         with meter.allreduce_grads():
             with meter.call('push', words):
@@ -64,9 +57,8 @@ def test_records_of_steps():
                 bins.traffic.add(rows=0, pushed=0)
             with meter.call('pushpull', dense):
                 dense.traffic.add(rows=10, pushed=4, pulled=4)
-        with meter.update():
-            pass
-    first, second = log.records
+        end_step(meter)
+    first, second = records
     assert (first['step'], second['step'], second['store']) == (1, 2, 0)
     assert first['alpha'] == {'words': 0.5, 'bins': 0} and second['alpha'] == {'words': 0.4, 'bins': 0}
     assert second['routes'] == {'server weights': {'rows': 4, 'pushed': 50, 'pulled': 7},
@@ -80,39 +72,37 @@ def test_records_of_steps():
 
 
 def test_dynamic_tables_are_recorded_with_cache_hits():
-    words, users, items = Way('words', 'server weights', 10, 'a table'), *[
-        Way(name, 'dynamic table', rows, 'a table') for name, rows in (('users', None), ('items', 20))]
+    words = way('words', 'server weights', 10)
+    users, items = way('users', 'dynamic table', None), way('items', 'dynamic table', 20)
     counts = {'users': {'requested': 0, 'cached': 0}, 'items': {}}
     for table in (users, items):
         table.cache_counts = lambda name=table.name: dict(counts[name])
-    meter, log = make(routes=[words])
+    meter, records = make(routes=[words])
     meter.show_tables(lambda: [users, items])
     for requested, cached in ((8, 3), (10, 4), (2, 1)):  # the last ones are of a table that was made again
         counts['users'] = {'requested': requested, 'cached': cached}
         with meter.allreduce_grads(), meter.call('push', users):
             users.traffic.add(rows=5, pushed=50, pulled=7)
-        with meter.update():
-            pass
-    tables = [record['tables'] for record in log.records]
+        end_step(meter)
+    tables = [record['tables'] for record in records]
     moved = {'route': 'dynamic table', 'rows': 5, 'pushed': 50, 'pulled': 7}
     assert [table['users'] for table in tables] == [
         dict(moved, requested=requested, cached=cached) for requested, cached in ((8, 3), (2, 1), (2, 1))]
     assert tables[0]['items'] == {'route': 'dynamic table', 'rows': 0, 'pushed': 0, 'pulled': 0}
-    assert log.records[0]['alpha'] == {'words': 0, 'items': 0}
-    assert log.records[0]['routes']['dynamic table'] == {'rows': 5, 'pushed': 50, 'pulled': 7, 'requested': 8,
+    assert records[0]['alpha'] == {'words': 0, 'items': 0}
+    assert records[0]['routes']['dynamic table'] == {'rows': 5, 'pushed': 50, 'pulled': 7, 'requested': 8,
                                                          'cached': 3}
 
 
 def test_spans_of_a_step_nest():
     recorder = Recorder('me')
-    words = Way('words', 'server weights', table='a table')
+    words = way('words', 'server weights')
     meter, _ = make(recorder, [words])
     with meter.call('row_sparse_pull', words):
         words.traffic.add(steps=0, pulled=8)
     with meter.allreduce_grads(), meter.call('push', words):
         words.traffic.add(rows=3, pushed=24)
-    with meter.update():
-        pass
+    end_step(meter)
     events = {event['name']: event for event in recorder.take(100) if event['ph'] == 'X'}
     assert set(events) == {'row_sparse_pull words', 'forward/backward', 'push words', 'exchange', 'update', 'step 1'}
 
@@ -130,48 +120,43 @@ def test_spans_of_a_step_nest():
 
 def test_a_step_may_exchange_twice_and_fail():
     recorder = Recorder('me')
-    meter, log = make(recorder)
+    meter, records = make(recorder)
     for _ in range(2):
         with meter.allreduce_grads():
             pass
     with pytest.raises(UserWarning), meter.update():
         raise UserWarning('stale')
-    assert log.records == []
-    with meter.update():
-        pass
-    assert [record['step'] for record in log.records] == [1]
+    assert records == []
+    end_step(meter)
+    assert [record['step'] for record in records] == [1]
     names = [event['name'] for event in recorder.take(100)]
     assert names.count('forward/backward') == names.count('step 1') == 1
 
 
 def test_steps_go_on_over_new_routes():
-    old, new = Way('words', 'local'), Way('words', 'local')
-    meter, log = make(routes=[old])
+    old, new = way('words', 'local', has_table=False), way('words', 'local', has_table=False)
+    meter, records = make(routes=[old])
     old.traffic.add(rows=4)
-    with meter.update():
-        pass
+    end_step(meter)
     meter = meter.over({'words': new})
     new.traffic.add(rows=1)
-    with meter.update():
-        pass
-    assert [(record['step'], record['routes']['local']['rows'], record['alpha']) for record in log.records] == [
+    end_step(meter)
+    assert [(record['step'], record['routes']['local']['rows'], record['alpha']) for record in records] == [
         (1, 4, {'words': 0.4}), (2, 1, {'words': 0.1})]
 
 
 def test_records_have_the_bytes_since_the_last():
     moved = {'allreduce': {'sent': 100, 'received': 50}, 'push': {'sent': 0, 'received': 0}}
-    meter, log = make(network=lambda: {kind: dict(ways) for kind, ways in moved.items()})
+    meter, records = make(network=lambda: {kind: dict(ways) for kind, ways in moved.items()})
     for more in (7, 9):
         moved['allreduce']['sent'] += more
         moved['push']['received'] += 1
-        with meter.update():
-            pass
-    assert [record['network'] for record in log.records] == [
+        end_step(meter)
+    assert [record['network'] for record in records] == [
         {'allreduce': {'sent': more, 'received': 0}, 'push': {'sent': 0, 'received': 1}} for more in (7, 9)]
-    meter, log = make()  # where nobody counts
-    with meter.update():
-        pass
-    assert 'network' not in log.records[0]
+    meter, records = make()  # where nobody counts
+    end_step(meter)
+    assert 'network' not in records[0]
 
 
 def test_after_each_step_the_caller_is_told():

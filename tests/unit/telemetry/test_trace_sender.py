@@ -1,30 +1,28 @@
-"""Events travel from every process to the trace file, over real connections."""
+"""Events travel from every process to the trace file, over real connections, with times of one clock."""
 import json
 import os
 import socket
-import time
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, strategies as st
 
 from mxhybrid.telemetry import recorder as trace, trace_writer
 from mxhybrid.telemetry.trace_file import TraceFile
-from mxhybrid.telemetry.trace_sender import TraceSender
+from mxhybrid.telemetry.trace_sender import ClockOffset, TraceSender
 from mxhybrid.telemetry.trace_writer import TraceWriter
 from mxhybrid.watchdog.lifeline import Lifeline
 from mxhybrid.watchdog.monitor import Monitor
 
-from ...helpers.obedient import Obedient
+from ...helpers.obedient import Obedient, killed_later
+from ...helpers.waiting import until
 
 pytestmark = pytest.mark.both_pythons
 
 LIMIT_S = 20
 
 MEMBER = """
-import json, sys, time, types
-package = types.ModuleType('mxhybrid')
-package.__path__ = [sys.argv[1]]
-sys.modules['mxhybrid'] = package
+import time
 from mxhybrid.telemetry import trace_sender, recorder as trace
 from mxhybrid.watchdog.lifeline import Lifeline
 address, name, rank, ahead, limit = (sys.argv[2], int(sys.argv[3])), sys.argv[4], *map(int, sys.argv[5:8])
@@ -35,23 +33,12 @@ recorder = trace.Recorder(name + ' (host h)', number=int(name.split()[1]), limit
 sender = trace_sender.TraceSender(recorder, line)
 while sender._offset.value is None:
     time.sleep(0.01)
-print('connected', flush=True)
-for command in sys.stdin:
-    word, _, rest = command.strip().partition(' ')
-    if word == 'span':
-        with recorder.span(rest, 'test', rank=rank):
-            pass
-        print('ok', flush=True)
-    elif word == 'send':
-        line.send(json.loads(rest))
-        print('ok', flush=True)
-    elif word == 'finish':
-        print(line.finish(), flush=True)
-    elif word == 'fail':
-        sender.finish()
-        line.fail(rest)
-        print('ok', flush=True)
+def span(name):
+    with recorder.span(name, 'test', rank=rank):
+        pass
 """
+
+FINISH = 'assert line.finish()'
 
 
 class Member(Obedient):
@@ -59,57 +46,38 @@ class Member(Obedient):
 
     def __init__(self, monitor, name, rank, ahead=0, limit=1000):
         super().__init__(MEMBER, monitor.address[0], monitor.address[1], name, rank, ahead, limit)
-        assert self.answer() == 'connected'
+        assert self.answer() == 'ok'
+
+    def finish(self):
+        """Let the script end, and wait until the process is released."""
+        self.do(FINISH)
+
 
 class Job:
-    """A monitor in this process that writes a trace, and members."""
+    """A monitor in this process that writes a trace, and members, which are given to `take`."""
 
-    def __init__(self, path, workers):
-        self.path = path
+    def __init__(self, path, workers, take):
+        self.path, self._take = path, take
         self.monitor = Monitor('127.0.0.1', workers, 1, 'open sesame')
         self.trace_writer = TraceWriter(self.monitor, TraceFile(str(path)), workers)
-        self.members = []
 
     def member(self, *args, **keywords):
         """Start a member."""
-        self.members.append(Member(self.monitor, *args, **keywords))
-        return self.members[-1]
-
-    def part(self):
-        """Return the contents of the unfinished file."""
-        return self.path.with_name('%s.%d.part' % (self.path.name, os.getpid())).read_text()
-
-    def wait_until(self, condition):
-        """Wait for something that another thread does."""
-        deadline = time.monotonic() + LIMIT_S
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        member = Member(self.monitor, *args, **keywords)
+        self._take(member.process)
+        return member
 
     def events(self):
-        """All events of the finished file."""
-        self.wait_until(self.path.exists)
+        """Return all events of the finished file."""
+        until(self.path.exists)
         return json.loads(self.path.read_text())
 
 
 @pytest.fixture
 def job(tmp_path):
-    """Makes a job."""
-    jobs = []
-
-    def make(workers):
-        jobs.append(Job(tmp_path / 'trace.json', workers))
-        return jobs[-1]
-
-    yield make
-    for member in [member for job in jobs for member in job.members]:
-        member.process.kill()
-        member.process.communicate()
-
-
-def names_of_processes(events):
-    """Process names by pid."""
-    return {event['pid']: event['args']['name'] for event in events if event['name'] == 'process_name'}
+    """Make a job of a number of workers."""
+    with killed_later() as take:
+        yield lambda workers: Job(tmp_path / 'trace.json', workers, take)
 
 
 def test_all_processes_come_together_by_one_clock(job):
@@ -121,14 +89,14 @@ def test_all_processes_come_together_by_one_clock(job):
     bounds = {}
     for number, member in enumerate(workers + servers):
         before = trace.now()
-        assert member.ask('span s%d' % number) == 'ok'
+        member.do("span('s%d')" % number)
         bounds['s%d' % number] = ((before - origin) / 1000, (trace.now() - origin) / 1000)
-    workers[0].say('finish')
-    workers[1].say('finish')
-    assert [worker.answer() for worker in workers] == ['True', 'True']
+    for worker in workers:
+        worker.say(FINISH)
+    assert [worker.answer() for worker in workers] == ['ok', 'ok']
     events = traced_job.events()
     spans = {event['name']: event for event in events if event['ph'] == 'X'}
-    names = names_of_processes(events)
+    names = {event['pid']: event['args']['name'] for event in events if event['name'] == 'process_name'}
     assert {name: names[span['pid']] for name, span in spans.items()} == {
         's0': 'worker 0 (host h)', 's1': 'worker 1 (host h)', 's2': 'server 1 (host h)', 's3': 'server 0 (host h)'}
     assert [spans[name]['pid'] for name in ('s0', 's1')] == [0, 1]
@@ -143,28 +111,28 @@ def test_all_processes_come_together_by_one_clock(job):
         assert bounds[name][0] - 1 <= spans[name]['ts'] <= bounds[name][1] + 1
 
 
-def test_records_of_a_killed_process_are_kept(job, caplog):
+def test_records_of_a_killed_process_are_kept(job):
     traced_job = job(2)
     first, second = traced_job.member('worker 0', 0), traced_job.member('worker 1', 1)
-    second.ask('span before')
-    traced_job.wait_until(lambda: 'before' in traced_job.part())
-    first.ask('span survivor')
+    second.do("span('before')")
+    unfinished = traced_job.path.with_name('%s.%d.part' % (traced_job.path.name, os.getpid()))
+    until(lambda: 'before' in unfinished.read_text())
+    first.do("span('survivor')")
     second.process.kill()
     events = traced_job.events()
     assert {'before', 'survivor'} <= {event['name'] for event in events}
     failure = [event for event in events if event['ph'] == 'i']
     assert [(event['s'], event['name'][:13]) for event in failure] == [('g', 'worker 1 died')]
-    first.process.wait(LIMIT_S)
-    assert first.process.returncode == 1
+    assert first.process.wait(LIMIT_S) == 1
 
 
 def test_a_failing_process_sends_its_last_events(job):
     traced_job = job(1)
     server = traced_job.member('server 0', -1)
     worker = traced_job.member('worker 0', 0)
-    worker.ask('span last')
-    server.ask('span last of server')
-    assert worker.ask('fail on purpose') == 'ok'
+    worker.do("span('last')")
+    server.do("span('last of server')")
+    worker.do("sender.finish(); line.fail('on purpose')")
     events = traced_job.events()
     assert [event['name'] for event in events if event['ph'] == 'i'] == ['worker 0 failed: on purpose']
     assert {'last', 'last of server'} <= {event['name'] for event in events}
@@ -188,12 +156,11 @@ def test_malformed_messages_spoil_nothing(job):
              {'trace': {'name': 'x', 'number': 0, 'events': [{'ph': 'X'}]}}, {'no_more_events': 3},
              {'trace': {'name': 'x', 'number': 0, 'events': 7}}, {'trace': {'number': 0, 'events': []}}]
     for message in wrong:
-        assert worker.ask('send ' + json.dumps(message)) == 'ok'
+        worker.do('line.send(%r)' % message)
     with socket.create_connection(traced_job.monitor.address, timeout=LIMIT_S) as stranger:  # never said hello
         stranger.sendall(b'{"trace": {"name": "evil", "number": 0, "events": []}}\nnonsense\n')
-        worker.ask('span good')
-        worker.say('finish')
-        assert worker.answer() == 'True'
+        worker.do("span('good')")
+        worker.finish()
     events = traced_job.events()
     assert [event['name'] for event in events if event['ph'] == 'X'] == ['good']
     assert 'evil' not in traced_job.path.read_text()
@@ -203,14 +170,13 @@ def test_dropped_events_are_said(job, caplog):
     traced_job = job(1)
     worker = traced_job.member('worker 0', 0, limit=5)
     for number in range(7):
-        worker.ask('span %d' % number)
-    worker.say('finish')
+        worker.do("span('%d')" % number)
     with caplog.at_level('INFO', logger='mxhybrid'):
-        assert worker.answer() == 'True'
-    assert len([event for event in traced_job.events() if event['ph'] == 'X']) == 4
-    said = [record.getMessage() for record in caplog.records]
-    assert 'trace: worker 0 (host h) dropped 3 events beyond its limit' in said
-    assert 'worker 0 (host h) dropped 3 events beyond its limit' in {event['name'] for event in traced_job.events()}
+        worker.finish()
+    events = traced_job.events()
+    assert len([event for event in events if event['ph'] == 'X']) == 4
+    assert 'trace: worker 0 (host h) dropped 3 events beyond its limit' in caplog.messages
+    assert 'worker 0 (host h) dropped 3 events beyond its limit' in {event['name'] for event in events}
 
 
 def test_a_silent_process_delays_the_end_briefly(job, monkeypatch):
@@ -219,9 +185,8 @@ def test_a_silent_process_delays_the_end_briefly(job, monkeypatch):
     worker = traced_job.member('worker 0', 0)
     server = traced_job.member('server 0', -1)
     server.process.send_signal(19)  # SIGSTOP
-    worker.ask('span good')
-    worker.say('finish')
-    assert worker.answer() == 'True'
+    worker.do("span('good')")
+    worker.finish()
     assert 'good' in {event['name'] for event in traced_job.events()}
 
 
@@ -231,3 +196,41 @@ def test_a_listener_added_meanwhile_disturbs_nobody():
     line._handle({'first': 1})
     line._handle({'second': 2})
     assert heard == [2]
+
+
+# ------------------------------------------------------------------------------------------ offsets between clocks
+
+DELAYS = st.integers(0, 10 ** 7)
+TRIPS = st.lists(st.tuples(st.integers(0, 10 ** 15), DELAYS, DELAYS), min_size=1, max_size=10)
+
+
+@given(st.integers(-10 ** 15, 10 ** 15), TRIPS)
+def test_the_error_is_half_the_shortest_round_trip(ahead, trips):
+    offset = ClockOffset()
+    for start, there, back in trips:
+        offset.sample(start, start + there + ahead, start + there + back)
+    offset.settle()
+    shortest = min(there + back for _, there, back in trips)
+    limit = shortest if offset.value == 0 else (shortest + 1) // 2
+    assert abs(offset.value - ahead) <= limit
+
+
+@given(TRIPS)
+def test_processes_with_one_clock_agree_exactly(trips):
+    offset = ClockOffset()
+    for start, there, back in trips:
+        offset.sample(start, start + there, start + there + back)
+        offset.settle()
+        assert offset.value == 0
+
+
+def test_an_offset_stays_until_the_clock_drifts():
+    offset = ClockOffset()
+    offset.settle()
+    assert offset.value is None
+    # An answer before the question; then ranges of 950 to 1050, 980 to 1040, and 1020 to 1030.
+    for sample, value in (((200, 1000, 100), None), ((100, 1150, 200), 1000), ((300, 1340, 360), 1000),
+                          ((500, 1530, 510), 1025)):
+        offset.sample(*sample)
+        offset.settle()
+        assert offset.value == value

@@ -1,5 +1,5 @@
-"""Processes of a job with lifelines, which obey lines on their standard input."""
-import selectors
+"""Processes of a job with lifelines, which run statements on their standard input."""
+import select
 
 from mxhybrid.watchdog.leaving import ABORT_STATUS
 
@@ -8,87 +8,44 @@ from ...helpers.obedient import Obedient
 LIMIT_S = 30
 SECRET = 'open sesame'
 
-PACKAGE = """
-import sys, types
-package = types.ModuleType('mxhybrid')
-package.__path__ = [sys.argv[1]]
-sys.modules['mxhybrid'] = package
+LIFELINE = """
+import os, time
 from mxhybrid.watchdog import lifeline
-from mxhybrid.watchdog import leaving
-from mxhybrid.watchdog.leaving import leave
 from mxhybrid.watchdog.lifeline import Lifeline
-from mxhybrid.watchdog.monitor import Monitor
-from mxhybrid.base.errors import JobError
 lifeline.LAST_WORDS_S = 0.05
 """
 
-MEMBER = PACKAGE + """
-import ctypes, os, time
-address, name, rank = (sys.argv[2], int(sys.argv[3])), sys.argv[4], int(sys.argv[5])
-def say(text):
-    print(text, flush=True)
-line = Lifeline(address, name, rank, 10, 'open sesame', lambda: os.write(2, b'cleaned up\\n'))
-say('connected')
-for command in sys.stdin:
-    word, _, rest = command.strip().partition(' ')
-    if word == 'call':
-        try:
-            line.count_call('a push')
-            say('ok')
-        except JobError as error:
-            say('JobError: %s' % error)
-    elif word == 'wait_for_end_of':
-        while int(rest) not in line._ended:
-            time.sleep(0.01)
-        say('ok')
-    elif word == 'meet':
-        while line._heartbeat.monitor is None:
-            time.sleep(0.01)
-        say('met')
-    elif word == 'lose_the_lock':
-        send = line._sender.send
-        def send_and_lose_it(message):
-            line._sender.send = send
-            sent = send(message)
-            ctypes.PyDLL(None).usleep(int(float(rest) * 1e6))
-            say('lost it')
-            return sent
-        line._sender.send = send_and_lose_it
-        line._heartbeat.sample_monitor = lambda: None  # as on a host without a process that sees the monitor's
-    elif word == 'finish':
-        say(line.finish())
-    elif word == 'settle':
-        line.settle()
-        say('settled')
-    elif word == 'fail':
-        line.fail(rest)
-        say('ok')
-    elif word == 'echo':
-        line.fail(rest, echo=True)
-        say('ok')
-    elif word == 'started':
-        line.send({'servers': [['server', int(rest)]]})
-        say('ok')
-    elif word == 'server_died':
-        line.send({'server_died': rest})
-    elif word == 'part':
-        line.part()
-        say('parted')
-    elif word == 'leave':
-        line.bye()
-        say('ok')
+MEMBER = LIFELINE + """
+import ctypes, threading
+line = Lifeline((sys.argv[2], int(sys.argv[3])), sys.argv[4], int(sys.argv[5]), 10, 'open sesame',
+                lambda: os.write(2, b'cleaned up\\n'))
+
+def wait_for(condition):
+    while not condition():
+        time.sleep(0.01)
+
+def lose_the_lock(seconds):
+    send, lost = line._sender.send, threading.Event()
+    def send_and_lose_it(message):
+        line._sender.send = send
+        sent = send(message)
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+        lost.set()
+        return sent
+    line._sender.send = send_and_lose_it
+    line._heartbeat.sample_monitor = lambda: None  # as on a host without a process that sees the monitor's
+    lost.wait()
 """
 
-MONITOR = PACKAGE + """
+#: Its last argument is the limit of silence, in seconds.
+MONITOR = """
 from mxhybrid.base.settings import Limits
-monitor = Monitor('127.0.0.1', 2, 0, 'open sesame', Limits(silence=4))
+from mxhybrid.watchdog.monitor import Monitor
+monitor = Monitor('127.0.0.1', 2, 0, 'open sesame', Limits(silence=float(sys.argv[-1])))
 print('%s %d' % monitor.address, flush=True)
 """
 
-WAIT = 'sys.stdin.read()'
-
-SERVER = PACKAGE + """
-import time
+SERVER = LIFELINE + """
 line = Lifeline((sys.argv[2], int(sys.argv[3])), 'a server', -1, 10, 'open sesame')
 while line._heartbeat.monitor is None:
     time.sleep(0.01)
@@ -104,20 +61,23 @@ child = subprocess.Popen([sys.executable, '-S', '-c', sys.argv[2], sys.argv[1], 
 """
 
 
+#: Statements of members.
+CALL, FINISH = "line.count_call('a push')", 'assert line.finish()'
+
+
 class Member(Obedient):
     """A process of the job, with a lifeline to the monitor."""
 
     def __init__(self, address, name, rank):
-        super().__init__(MEMBER, address[0], address[1], name, rank)
+        super().__init__(MEMBER, *address, name, rank)
+        self.name = name
 
     def silent(self, seconds):
         """Return whether the process writes nothing for some time."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            return not selector.select(seconds)
+        return not select.select([self.process.stdout], [], [], seconds)[0]
 
     def end(self):
-        """Wait for the end; exit status and standard error."""
+        """Wait for the end; return the exit status and standard error."""
         _, text = self.process.communicate(timeout=LIMIT_S)
         return self.process.returncode, text
 
@@ -131,11 +91,40 @@ def last_words(member):
     return stderr
 
 
-def aborted(member, text):
-    """Return whether a process ended by itself because of `text`."""
-    return text in last_words(member)
+def check_aborted(text, *members):
+    """Check that processes ended by themselves because of `text`."""
+    for member in members:
+        said = last_words(member)
+        assert text in said, said
 
 
-def met(*members):
+def meet(*members):
     """Wait until the monitor and these processes know each other, and can sample each other."""
-    return [member.ask('meet') for member in members] == ['met'] * len(members)
+    for member in members:
+        member.do('wait_for(lambda: line._heartbeat.monitor is not None)')
+
+
+def call(member, count=1):
+    """Let a process begin some collective calls."""
+    for _ in range(count):
+        member.do(CALL)
+
+
+def finish(*members):
+    """Let the scripts of all workers end; then each of them is released."""
+    for member in members:
+        member.say(FINISH)
+    assert [member.answer() for member in members] == ['ok'] * len(members)
+
+
+def finish_first(first, other):
+    """Let the script of worker 0 end, and wait until another one knows."""
+    first.say(FINISH)
+    other.do('wait_for(lambda: 0 in line._ended)')
+
+
+def leave(*members):
+    """Let processes that were released leave, and wait for their end."""
+    for member in members:
+        member.do('line.bye()')
+    assert [member.end() for member in members] == [(0, '')] * len(members)

@@ -1,6 +1,7 @@
 """The failure detector: processes that are silent, absent, stuck, or silent but computing."""
 import json
 import logging
+import re
 
 import pytest
 
@@ -15,57 +16,43 @@ pytestmark = pytest.mark.both_pythons
 # ------------------------------------------------------------------------------------------ silence
 
 
-def test_a_silent_worker_is_named_with_causes():
-    watch = Watch(2, worker0='a', worker1='b')
-    first, second = watch.peers
-    assert watch.wait(LIMITS.silence + GATHER_S, [first]) is None
-    failure = watch.wait(1, [first])
+def test_a_silent_worker_is_named_with_causes(pair):
+    assert pair.wait(LIMITS.silence + GATHER_S, pair.peers[:1]) is None
+    failure = pair.wait(1, pair.peers[:1])
     assert failure.reason == ('worker1 has been silent for 13 s: it is stopped, its host hangs, or the network to it '
                               'is cut')
     assert [process['host'] for process in failure.silent] == ['b']
 
 
-def test_any_message_counts_as_a_sign_of_life():
-    watch = Watch(2, worker0='a', worker1='b')
+def test_any_message_counts_as_a_sign_of_life(pair):
     for _ in range(3):
-        assert watch.wait(LIMITS.silence, watch.peers[:1]) is None
-        watch.detector.mark_heard(watch.peers[1])
-    assert watch.wait(60, watch.peers) is None
+        assert pair.wait(LIMITS.silence, pair.peers[:1]) is None
+        pair.detector.mark_heard(pair.peers[1])
+    assert pair.wait(60, pair.peers) is None
 
 
-def test_a_silent_host_is_named_as_a_whole():
-    watch = Watch(4, worker0='a', worker1='a', worker2='b', worker3='b', server='b')
-    failure = watch.wait(60, watch.peers[:2])
-    assert failure.reason.startswith('host b (worker2, worker3, server) has been silent for ')
-    assert failure.reason.endswith('it hangs, or its network is cut')
-    assert len(failure.silent) == 3
-
-
-def test_on_a_living_host_silent_processes_are_named():
-    watch = Watch(4, worker0='a', worker1='a', worker2='b', worker3='b')
-    failure = watch.wait(60, watch.peers[:3])
-    assert failure.reason.startswith('worker3 has been silent') and 'worker2' not in failure.reason
-
-
-def test_silence_of_all_others_blames_the_own_network(monkeypatch):
+@pytest.mark.parametrize('hosts, beating, reason', [
+    ('aabb', 2, r'host b \(worker2, worker3\) has been silent for 13 s: it hangs, or its network is cut'),
+    ('aabb', 3, 'worker3 has been silent for 13 s: it is stopped, its host hangs, or the network to it is cut'),
+    ('abc', 1, 'all other hosts have been silent for .*the network of host a, where worker 0 runs, is cut.*')],
+    ids=['a host', 'a process of a living host', 'all other hosts'])
+def test_silent_hosts_are_named_as_a_whole(monkeypatch, hosts, beating, reason):
     monkeypatch.setattr(identity.socket, 'gethostname', lambda: 'a')
-    watch = Watch(3, worker0='a', worker1='b', worker2='c')
-    failure = watch.wait(60, watch.peers[:1])
-    assert failure.reason.startswith('all other hosts have been silent for')
-    assert 'the network of host a, where worker 0 runs, is cut' in failure.reason
+    watch = Watch(len(hosts), **{'worker%d' % rank: host for rank, host in enumerate(hosts)})
+    failure = watch.wait(60, watch.peers[:beating])
+    assert re.fullmatch(reason, failure.reason), failure.reason
+    assert len(failure.silent) == len(hosts) - beating
 
 
-def test_a_monitor_that_was_stopped_blames_nobody():
-    watch = Watch(2, worker0='a', worker1='b')
-    watch.time.now += 1000
-    assert watch.detector.detect(watch.peers) is None
-    assert watch.wait(60, watch.peers) is None
+def test_a_monitor_that_was_stopped_blames_nobody(pair):
+    pair.time.now += 1000
+    assert pair.detector.detect(pair.peers) is None
+    assert pair.wait(60, pair.peers) is None
 
 
-def test_a_process_that_has_left_may_be_silent():
-    watch = Watch(2, worker0='a', worker1='b')
-    watch.peers[1].has_left = True
-    assert watch.wait(60, watch.peers[:1]) is None
+def test_a_process_that_has_left_may_be_silent(pair):
+    pair.peers[1].has_left = True
+    assert pair.wait(60, pair.peers[:1]) is None
 
 
 # ------------------------------------------------------------------------------------------ absence
@@ -107,16 +94,15 @@ def test_a_server_may_join_before_its_parent_announces_it():
 # ------------------------------------------------------------------------------------------ not going on
 
 
-def test_workers_that_wait_in_different_calls_end_soon():
-    watch = Watch(2, worker0='a', worker1='b')
+def test_workers_that_wait_in_different_calls_end_soon(pair):
     pushes, barrier = {'calls': 3, 'waiting': 'pushes'}, {'calls': 3, 'waiting': 'barrier'}
     for calls in range(4, 30):  # calls that return
-        assert watch.wait(3, watch.peers, worker0=dict(pushes, calls=calls), worker1=dict(barrier, calls=calls)) is None
+        assert pair.wait(3, pair.peers, worker0=dict(pushes, calls=calls), worker1=dict(barrier, calls=calls)) is None
     for other in (pushes, {'calls': 3, 'waiting': None}, {'calls': 3, 'waiting': AN_ARRAY}):
-        assert watch.wait(60, watch.peers, worker0=pushes, worker1=other) is None
-    assert watch.wait(10, watch.peers, worker0=pushes, worker1=barrier) is None
-    assert watch.wait(10, watch.peers[:1], worker0=pushes) is None  # silent worker 1 may wait no more
-    failure = watch.wait(2, watch.peers, worker0=pushes, worker1=barrier)
+        assert pair.wait(60, pair.peers, worker0=pushes, worker1=other) is None
+    assert pair.wait(10, pair.peers, worker0=pushes, worker1=barrier) is None
+    assert pair.wait(10, pair.peers[:1], worker0=pushes) is None  # silent worker 1 may wait no more
+    failure = pair.wait(2, pair.peers, worker0=pushes, worker1=barrier)
     assert failure.reason.startswith('all workers wait for each other in different calls (worker 0 in pushes, '
                                      'worker 1 in barrier): ')
 
@@ -128,10 +114,8 @@ def test_workers_in_different_calls_await_a_missing_worker():
 
 def test_a_worker_busy_for_all_is_only_reported(caplog):
     watch = Watch(2, worker0='a', worker1='a')
-    with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.failure_detector'):
-        assert watch.wait(500, watch.peers, worker0={'busy': True}, worker1={'calls': 1}) is None
-    texts = [record.getMessage() for record in caplog.records]
-    assert texts and all('worker0 has kept the other workers waiting' in text for text in texts)
+    assert watch.wait(500, watch.peers, worker0={'busy': True}, worker1={'calls': 1}) is None
+    assert caplog.messages and all('worker0 has kept the other workers waiting' in text for text in caplog.messages)
     assert watch.wait(50, watch.peers, worker0={'busy': False}, worker1={'calls': 1}) is None  # it counts again
     failure = watch.wait(500, watch.peers, worker0={'busy': False}, worker1={'calls': 1})
     assert failure.reason.startswith('worker0 has kept the other workers waiting')
@@ -140,34 +124,25 @@ def test_a_worker_busy_for_all_is_only_reported(caplog):
 def test_an_awaited_worker_is_named_at_doubled_intervals(caplog):
     watch = Watch(3, worker0='a', worker1='a', worker2='b')
     ahead = {'calls': 9, 'call': 'push of net_dense0_weight'}
-    with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.failure_detector'):
-        failure = watch.wait(200, watch.peers, worker0=ahead, worker1=dict(ahead, calls=8),
-                             worker2={'calls': 5, 'location': 'train.py:81 in evaluate'})
-    texts = [record.getMessage() for record in caplog.records]
-    assert texts[0] == (
+    failure = watch.wait(200, watch.peers, worker0=ahead, worker1=dict(ahead, calls=8),
+                         worker2={'calls': 5, 'location': 'train.py:81 in evaluate'})
+    assert caplog.messages[0] == (
         'worker2 has kept the other workers waiting for 11 s: they are at collective call number 9 (push of '
         'net_dense0_weight), it has made 5 calls and is at train.py:81 in evaluate')
-    assert [text.split(' s: ')[0].rsplit(' ', 1)[1] for text in texts] == ['11', '21', '41', '81']
+    assert [text.split(' s: ')[0].rsplit(' ', 1)[1] for text in caplog.messages] == ['11', '21', '41', '81']
     assert failure.reason.startswith('worker2 has kept the other workers waiting for 101 s') and failure.silent == []
 
 
-def test_a_worker_that_catches_up_is_not_missed(caplog):
-    watch = Watch(2, worker0='a', worker1='b')
-    with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.failure_detector'):
-        for calls in range(20):
-            assert watch.wait(9, watch.peers, worker0={'calls': calls + 1}, worker1={'calls': calls}) is None
+def test_a_worker_that_catches_up_is_not_missed(pair, caplog):
+    for calls in range(20):
+        assert pair.wait(9, pair.peers, worker0={'calls': calls + 1}, worker1={'calls': calls}) is None
     assert not caplog.records
 
 
-def test_equal_numbers_of_calls_are_no_stall():
-    watch = Watch(2, worker0='a', worker1='b')
-    assert watch.wait(500, watch.peers, worker0={'calls': 4}, worker1={'calls': 4}) is None
-
-
-def test_a_worker_whose_script_has_ended_is_not_missed():
-    watch = Watch(2, worker0='a', worker1='b')
-    watch.peers[1].has_ended = True
-    assert watch.wait(500, watch.peers, worker0={'calls': 4}, worker1={'calls': 3}) is None
+@pytest.mark.parametrize('calls, has_ended', [(4, False), (3, True)])
+def test_a_worker_that_is_done_is_not_missed(pair, calls, has_ended):
+    pair.peers[1].has_ended = has_ended
+    assert pair.wait(500, pair.peers, worker0={'calls': 4}, worker1={'calls': calls}) is None
 
 
 # ------------------------------------------------------------------------------------------ silent but computing
@@ -175,9 +150,11 @@ def test_a_worker_whose_script_has_ended_is_not_missed():
 
 @pytest.fixture
 def watch(monkeypatch):
-    """A failure detector on host a that watches two workers there, and two workers and a server on host b."""
+    """A failure detector of two workers on its own host a, the second of which is silent, and three processes on b."""
     monkeypatch.setattr(identity, 'pid_space', lambda: 'a')
     watch = Watch(4, worker0='a', worker1='a', worker2='b', worker3='b', server='b')
+    watch.others = list(watch.peers)
+    watch.silent = watch.others.pop(1)
     watch.sample = Sampler(watch.time)
     monkeypatch.setattr(failure_detector, 'sample_process', watch.sample)
     return watch
@@ -202,15 +179,14 @@ def wait(watch, seconds, beating):
 
 
 def test_a_silent_worker_that_computes_is_awaited(watch, caplog):
-    silent, others = watch.peers[1], [watch.peers[0]] + watch.peers[2:]
-    watch.sample.busy = {pid_of(silent)}
-    assert wait(watch, 90, others) == (None, [])
-    texts = [record.getMessage() for record in caplog.records]
-    assert len(texts) == 3 and all(text.startswith('worker1 has been silent for') and 'though it computes' in text
-                                   and text.endswith('its script was at train.py:1') for text in texts)
-    failure, _ = wait(watch, 30, others)
+    watch.sample.busy = {pid_of(watch.silent)}
+    assert wait(watch, 90, watch.others) == (None, [])
+    assert len(caplog.messages) == 3
+    assert all(text.startswith('worker1 has been silent for') and 'though it computes' in text
+               and text.endswith('its script was at train.py:1') for text in caplog.messages)
+    failure, _ = wait(watch, 30, watch.others)
     assert failure.reason.startswith('worker1 has been silent for 101 s, though it computes')
-    assert [process['pid'] for process in failure.silent] == [pid_of(silent)]
+    assert [process['pid'] for process in failure.silent] == [pid_of(watch.silent)]
 
 
 def test_a_worker_that_computes_after_joining_is_reported(watch, caplog):
@@ -224,26 +200,20 @@ def test_a_worker_that_computes_after_joining_is_reported(watch, caplog):
 
 
 def test_an_unreachable_worker_that_delays_others_is_killed(watch):
-    silent, others = watch.peers[1], [watch.peers[0]] + watch.peers[2:]
-    for _ in range(70):
-        watch.time.now += 1
-        watch.beat(silent)
-        for peer in others:
-            watch.beat(peer, calls=1)
-        assert watch.detector.detect(watch.peers) is None
-    watch.sample.busy = {pid_of(silent)}
-    failure = watch.wait(60, others, **{peer.name: {'calls': 1} for peer in others})
+    ahead = {peer.name: {'calls': 1} for peer in watch.others}
+    assert watch.wait(70, watch.peers, **ahead) is None
+    watch.sample.busy = {pid_of(watch.silent)}
+    failure = watch.wait(60, watch.others, **ahead)
     assert failure.reason.startswith('worker1 has kept the other workers waiting') and ' for 101 s' in failure.reason
-    assert [process['pid'] for process in failure.silent] == [pid_of(silent)]
+    assert [process['pid'] for process in failure.silent] == [pid_of(watch.silent)]
 
 
 def test_a_worker_has_its_limit_after_computing(watch):
-    silent, others = watch.peers[1], [watch.peers[0]] + watch.peers[2:]
-    watch.sample.busy = {pid_of(silent)}
-    assert wait(watch, 50, others) == (None, [])
+    watch.sample.busy = {pid_of(watch.silent)}
+    assert wait(watch, 50, watch.others) == (None, [])
     watch.sample.busy = set()
-    assert wait(watch, int(LIMITS.silence + GATHER_S) - 1, others) == (None, [])
-    failure, _ = wait(watch, 3, others)
+    assert wait(watch, int(LIMITS.silence + GATHER_S) - 1, watch.others) == (None, [])
+    failure, _ = wait(watch, 3, watch.others)
     assert failure.reason.startswith('worker1 has been silent for 6')
 
 
@@ -258,17 +228,16 @@ def test_processes_of_other_hosts_are_sampled_by_processes_there(watch):
 
 
 def test_a_silent_host_is_not_sampled(watch):
-    for peer in watch.peers[2:]:
-        watch.sample.busy.add(pid_of(peer))
+    watch.sample.busy = {pid_of(peer) for peer in watch.peers[2:]}
     failure, asked = wait(watch, 60, watch.peers[:2])
     assert failure.reason.startswith('host b (worker2, worker3, server) has been silent for 13 s') and not asked
+    assert len(failure.silent) == 3
 
 
 def test_a_worker_that_saves_has_no_limit(watch):
-    silent, others = watch.peers[1], [watch.peers[0]] + watch.peers[2:]
-    watch.beat(silent, busy=True)
-    watch.sample.busy = {pid_of(silent)}
-    assert wait(watch, 300, others)[0] is None
+    watch.beat(watch.silent, busy=True)
+    watch.sample.busy = {pid_of(watch.silent)}
+    assert wait(watch, 300, watch.others)[0] is None
 
 
 def test_probes_are_announced_to_processes_of_other_hosts_only(watch, caplog):

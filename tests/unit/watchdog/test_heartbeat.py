@@ -47,26 +47,6 @@ def test_the_heartbeat_of_a_server_is_empty():
     assert heartbeat.message(0, '', None) == {}
 
 
-def test_the_monitors_silence_counts_by_its_limit(monkeypatch):
-    time = Time()
-    monkeypatch.setattr(heartbeat_module.time, 'monotonic', time)
-    heartbeat = Heartbeat(60, is_worker=True)
-    heartbeat._clock = AwakeClock(time)
-    heartbeat.handle_answer({'limit': 5})
-    for _ in range(5):
-        time.now += 1
-        heartbeat.due()
-        assert heartbeat.silence_reason() is None
-    time.now += 1
-    heartbeat.due()
-    assert heartbeat.silence_reason().startswith('worker 0, which watches the job, has been silent for 6 s: ')
-    heartbeat.mark_heard()
-    assert heartbeat.silence_reason() is None
-    time.now += 500  # this process was stopped
-    heartbeat.due()
-    assert heartbeat.silence_reason() is None
-
-
 # ------------------------------------------------------------------------------------------ samples of the monitor
 
 
@@ -93,6 +73,17 @@ def silence(heartbeat, seconds):
         if text is not None:
             return second + 1, text
     return None
+
+
+def test_the_monitors_silence_counts_by_its_limit(heartbeat):
+    heartbeat.handle_answer({'limit': 5})
+    assert silence(heartbeat, 5) is None
+    assert silence(heartbeat, 1)[1].startswith('worker 0, which watches the job, has been silent for 6 s: ')
+    heartbeat.mark_heard()
+    assert heartbeat.silence_reason() is None
+    heartbeat.clock.now += 500  # this process was stopped
+    heartbeat.due()
+    assert heartbeat.silence_reason() is None
 
 
 def test_a_computing_monitor_is_given_up_late(heartbeat):
@@ -133,8 +124,7 @@ def test_a_monitor_on_another_host_is_sampled_by_probes(heartbeat, monkeypatch, 
 
 @pytest.mark.parametrize('letter, cause', [('S', 'it hangs'), ('T', 'it is stopped, by a signal or a debugger')])
 @pytest.mark.parametrize('there', ['a', 'b'], ids=['this host', 'another'])
-def test_a_silent_monitors_end_shows_earlier_findings(
-        heartbeat, monkeypatch, there, letter, cause):
+def test_a_silent_monitors_end_shows_earlier_findings(heartbeat, monkeypatch, there, letter, cause):
     monkeypatch.setattr(heartbeat_module, 'query_probe', lambda address: heartbeat.sampler({'pid': 1}))
     heartbeat.sampler.state = letter
     heartbeat.handle_answer({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': there}, 'probes': [['b', 1]]})

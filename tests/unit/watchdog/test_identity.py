@@ -2,7 +2,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import types
@@ -15,14 +14,11 @@ pytestmark = pytest.mark.both_pythons
 
 
 @pytest.fixture
-def sleeper():
+def sleeper(run):
     """A process, and how it introduced itself."""
-    program = ('import json, sys; from mxhybrid.watchdog.identity import this_process; '
-               'print(json.dumps(this_process()), flush=True); sys.stdin.read()')
-    process = subprocess.Popen([sys.executable, '-c', program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    yield process, json.loads(process.stdout.readline())
-    process.kill()
-    process.communicate()
+    process = run('import json\nfrom mxhybrid.watchdog.identity import this_process\n'
+                  'print(json.dumps(this_process()), flush=True)\nsys.stdin.read()')
+    return process, json.loads(process.stdout.readline())
 
 
 def test_a_stopped_process_here_can_be_ended(sleeper):

@@ -1,7 +1,7 @@
 """Monitor and lifelines: a death is noticed and told, an orderly end is waited for.
 
-Processes of the job are real ones that obey lines on their standard input, so that no test needs to sleep until
-something has probably happened.  The module under test needs no MXNet, and the processes do without, to be quick.
+Processes of the job are real ones that run statements of the tests, so that no test needs to sleep until something has
+probably happened.  The module under test needs no MXNet, and the processes do without, to be quick.
 """
 import json
 import os
@@ -13,14 +13,13 @@ import time
 import pytest
 
 from mxhybrid.base.errors import JobError
-from mxhybrid.messaging.sealed import prove
 from mxhybrid.watchdog.admission import answer_challenge
 from mxhybrid.watchdog.lifeline import Lifeline
 from mxhybrid.watchdog.messages import send
 from mxhybrid.watchdog.monitor import Monitor
 
-from ...helpers.obedient import run_python
-from .members import LIMIT_S, MONITOR, SECRET, WAIT, Member, aborted
+from ...helpers.waiting import until
+from .members import CALL, FINISH, LIMIT_S, SECRET, Member, call, check_aborted, finish, finish_first, last_words, leave
 
 pytestmark = pytest.mark.both_pythons
 
@@ -33,75 +32,54 @@ def test_a_killed_process_ends_and_is_named(job, victim):
     _, *members = job(2, 1)
     dead = members.pop(victim)
     dead.process.kill()
-    name = ['worker 0', 'worker 1', 'server 0'][victim]
     for member in members:
-        assert aborted(member, 'because %s died unexpectedly' % name)
-
-
-def test_each_process_begins_with_its_name(job):
-    _, first, second = job(2)
-    second.process.kill()
-    assert aborted(first, '[mxhybrid] worker 0 ends, because worker 1 died')
+        check_aborted('[mxhybrid] %s ends, because %s died unexpectedly' % (member.name, dead.name), member)
 
 
 def test_a_stopped_process_does_not_delay_the_message(job):
     _, first, second, third = job(3)
     os.kill(second.process.pid, signal.SIGSTOP)
     third.process.kill()
-    assert aborted(first, 'worker 2 died')
+    check_aborted('worker 2 died', first)
     os.kill(second.process.pid, signal.SIGCONT)
-    assert aborted(second, 'worker 2 died')
+    check_aborted('worker 2 died', second)
 
 
-def test_a_failure_is_reported_with_its_cause(job):
-    _, first, second = job(1, 1)
-    assert second.ask('fail no memory left') == 'ok'
-    assert aborted(first, 'because server 0 failed: no memory left')
-    assert aborted(second, 'because server 0 failed: no memory left')
-
-
-def test_the_first_failure_is_the_one_that_all_name(job):
-    monitor, first, second, third = job(3)
-    second.process.kill()
-    assert aborted(third, 'worker 1 died')
-    assert aborted(first, 'worker 1 died')
-    monitor.report_failure('something later')
-    assert 'worker 1 died' in monitor.failure
+@pytest.mark.parametrize('failing', [0, 1], ids=['a worker', 'a server'])
+def test_a_failure_is_reported_with_its_cause(job, failing):
+    _, *members = job(1, 1)
+    members[failing].do("line.fail('no memory left')")
+    for member in members:
+        text = last_words(member)
+        assert 'because %s failed: no memory left' % members[failing].name in text and 'died' not in text
 
 
 def test_an_echo_of_a_death_awaits_the_cause(job):
     _, first, second, third = job(3)
-    second.say('echo a native error')
+    second.say("line.fail('a native error', echo=True)")
     third.process.kill()
-    assert aborted(first, 'because worker 2 died')
-    assert aborted(second, 'because worker 2 died')
+    check_aborted('because worker 2 died', first, second)
 
 
 def test_an_echo_without_a_cause_is_reported(job):
     _, first, second = job(2)
-    assert second.ask('echo a native error') == 'ok'
-    assert aborted(first, 'because worker 1 failed: a native error')
+    second.do("line.fail('a native error', echo=True)")
+    check_aborted('because worker 1 failed: a native error', first)
 
 
 def test_a_process_that_joins_after_the_failure_ends_too(job):
     monitor, first = job(1)
     monitor.report_failure('the disk is full')
-    assert aborted(first, 'the disk is full')
+    check_aborted('the disk is full', first)
     late = Member(monitor.address, 'worker 1', 1)
-    assert aborted(late, 'because the disk is full')
+    check_aborted('because the disk is full', late)
 
 
-def test_workers_leave_when_worker_0_dies_with_the_monitor(job):
-    root = run_python(MONITOR + WAIT)
-    try:
-        host, port = root.stdout.readline().split()
-        first, second = job(2, address=(host, int(port)))
-        root.kill()
-        for member in (first, second):
-            assert aborted(member, 'because worker 0, which watches the job, died unexpectedly')
-    finally:
-        root.kill()
-        root.communicate()
+def test_workers_leave_when_worker_0_dies_with_the_monitor(job, monitor_process):
+    process, address = monitor_process()
+    members = job(2, address=address)
+    process.kill()
+    check_aborted('because worker 0, which watches the job, died unexpectedly', *members)
 
 
 def test_a_dead_scheduler_is_noticed(job, monkeypatch):
@@ -113,7 +91,56 @@ def test_a_dead_scheduler_is_noticed(job, monkeypatch):
         scheduler.settimeout(LIMIT_S)
         scheduler.accept()[0].close()
         assert monitor.failure is None
-    assert aborted(first, 'because the scheduler at 127.0.0.1:%d died' % address[1])
+    check_aborted('because the scheduler at 127.0.0.1:%d died' % address[1], first)
+
+
+# ------------------------------------------------------------------------------------------ deaths after a fork
+
+#: Each forks a child that lives on, inherits its connections, and is killed by the test.
+FORKING = """
+import os, time
+from mxhybrid.watchdog.lifeline import Lifeline
+from mxhybrid.watchdog.monitor import Monitor
+%s
+pid = os.fork()
+if pid:
+    print(pid, flush=True)
+time.sleep(60)
+"""
+FORKING_WORKER = FORKING % "Lifeline(('127.0.0.1', int(sys.argv[2])), 'worker 1', 1, 10, 'open sesame')"
+FORKING_MONITOR = FORKING % """
+monitor = Monitor('127.0.0.1', 1, 0, 'open sesame')
+print(monitor.address[1], flush=True)
+while not monitor.peers():  # until the test has connected
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def kill_later():
+    """Take the ids of processes that are killed after the test."""
+    pids = []
+    yield pids.append
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_the_death_of_a_worker_that_forked_is_noticed(run, kill_later):
+    monitor = Monitor('127.0.0.1', 2, 0, SECRET)
+    process = run(FORKING_WORKER, monitor.address[1])
+    kill_later(int(process.stdout.readline()))
+    process.kill()
+    until(lambda: monitor.failure)
+    assert monitor.failure == 'worker 1 died unexpectedly (killed, or crashed in native code)'
+
+
+def test_the_death_of_a_monitor_that_forked_is_noticed(run, kill_later):
+    process = run(FORKING_MONITOR)
+    with socket.create_connection(('127.0.0.1', int(process.stdout.readline())), timeout=LIMIT_S) as connection:
+        send(connection, answer_challenge(connection, SECRET, 'worker 1', 1))
+        kill_later(int(process.stdout.readline()))
+        process.kill()
+        assert connection.recv(1) == b''
 
 
 # ------------------------------------------------------------------------------------------ the orderly end
@@ -121,96 +148,67 @@ def test_a_dead_scheduler_is_noticed(job, monkeypatch):
 
 def test_all_are_released_when_the_last_worker_has_finished(job):
     monitor, first, second, server = job(2, 1)
-    first.say('finish')
-    assert second.ask('wait_for_end_of 0') == 'ok'
+    finish_first(first, second)
     assert first.silent(0.2)
-    assert second.ask('finish') == 'True'
-    assert first.answer() == 'True'
-    for member in (first, second, server):
-        assert member.ask('leave') == 'ok'
-    for member in (first, second, server):
-        assert member.end() == (0, '')
+    second.do(FINISH)
+    assert first.answer() == 'ok'
+    leave(first, second, server)
     assert monitor.failure is None
 
 
 def test_a_worker_waits_until_no_worker_needs_the_servers(job):
     _, first, second, _ = job(2, 1)
-    first.say('settle')
+    first.say('line.settle()')
     assert first.silent(0.2)
-    assert second.ask('settle') == 'settled'
-    assert first.answer() == 'settled'
+    second.do('line.settle()')
+    assert first.answer() == 'ok'
 
 
 def test_a_death_after_the_release_still_counts(job):
-    monitor, first, second = job(2)
-    first.say('finish')
-    assert second.ask('finish') == 'True' and first.answer() == 'True'
+    _, first, second = job(2)
+    finish(first, second)
     first.process.kill()
-    assert aborted(second, 'because worker 0 died')
+    check_aborted('because worker 0 died', second)
 
 
 def test_a_death_after_leaving_is_no_failure(job):
     monitor, first, second = job(2)
-    first.say('finish')
-    assert second.ask('finish') == 'True' and first.answer() == 'True'
-    assert first.ask('leave') == 'ok'
+    finish(first, second)
+    first.do('line.bye()')
     first.process.kill()
     first.process.wait()
-    assert second.ask('leave') == 'ok'
-    assert second.end() == (0, '')
+    leave(second)
     assert monitor.failure is None
 
 
-def test_no_process_misses_a_monitor_after_leaving(job):
-    root = run_python(MONITOR + WAIT)
-    try:
-        host, port = root.stdout.readline().split()
-        first, second, server = job(2, 1, address=(host, int(port)))
-        first.say('finish')
-        assert second.ask('finish') == 'True' and first.answer() == 'True'
-        first.say('part')
-        assert first.silent(1)
-        assert second.ask('part') == 'parted' and first.answer() == 'parted'
-        root.communicate(timeout=LIMIT_S)
-        for member in (first, second, server):
-            assert member.end() == (0, '')
-    finally:
-        root.kill()
-        root.communicate()
+def test_no_process_misses_a_monitor_after_leaving(job, monitor_process):
+    process, address = monitor_process()
+    first, second, server = job(2, 1, address=address)
+    finish(first, second)
+    first.say('line.part()')
+    assert first.silent(1)
+    second.do('line.part()')
+    assert first.answer() == 'ok'
+    process.communicate(timeout=LIMIT_S)
+    assert [member.end() for member in (first, second, server)] == [(0, '')] * 3
 
 
 def test_a_worker_that_has_left_learns_of_a_death(job):
     _, first, second = job(2)
-    first.say('finish')
-    assert second.ask('finish') == 'True' and first.answer() == 'True'
-    first.say('part')
+    finish(first, second)
+    first.say('line.part()')
     assert first.silent(0.2)
     second.process.kill()
-    assert aborted(first, 'because worker 1 died')
+    check_aborted('because worker 1 died', first)
 
 
-def test_a_failing_process_suspects_no_other_death(job):
-    monitor, first, second = job(2)
-    assert first.ask('fail no memory left') == 'ok'
-    assert aborted(second, 'because worker 0 failed: no memory left')
-    status, text = first.end()
-    assert 'died' not in text
-
-
-def test_a_waiting_worker_learns_of_a_death(job):
-    _, first, second = job(2)
-    first.say('finish')
-    assert second.ask('wait_for_end_of 0') == 'ok'
-    second.process.kill()
-    assert aborted(first, 'because worker 1 died')
-
-
-def test_a_death_after_finishing_fails_the_job(job):
-    _, first, second = job(2)
-    first.say('finish')
-    assert second.ask('wait_for_end_of 0') == 'ok'
-    first.process.kill()
-    assert aborted(second, 'because worker 0 died')
+@pytest.mark.parametrize('victim', [0, 1], ids=['the one that waits', 'the other one'])
+def test_a_death_while_a_worker_waits_for_another(job, victim):
+    _, *workers = job(2)
+    finish_first(*workers)
+    dead = workers.pop(victim)
+    dead.process.kill()
+    check_aborted('because %s died' % dead.name, *workers)
 
 
 # ------------------------------------------------------------------------------------------ unequal numbers of calls
@@ -218,36 +216,31 @@ def test_a_death_after_finishing_fails_the_job(job):
 
 def test_a_call_past_an_ended_workers_is_refused(job):
     _, first, second = job(2)
-    assert [first.ask('call') for _ in range(2)] == ['ok'] * 2
-    assert second.ask('call') == 'ok'
-    first.say('finish')
-    assert second.ask('wait_for_end_of 0') == 'ok'
-    assert second.ask('call') == 'ok'
-    text = second.ask('call')
+    call(first, 2)
+    call(second)
+    finish_first(first, second)
+    call(second)
+    text = second.ask(CALL)
     assert text.startswith('JobError: worker 0 ended its script after 2 collective calls, this worker is at number 3')
     assert text.endswith('give every worker the same number of steps')
 
 
 def test_a_worker_waiting_for_an_ended_one_ends(job):
     _, first, second, third = job(3)
-    assert first.ask('call') == 'ok'
-    assert [second.ask('call') for _ in range(2)] == ['ok'] * 2
-    first.say('finish')
+    call(first)
+    call(second, 2)
+    first.say(FINISH)
     cause = 'worker 0 ended its script after 1 collective calls, this worker is at number 2'
-    assert aborted(second, cause)
-    assert aborted(first, 'because worker 1 failed: worker 1 cannot go on: ' + cause)
-    assert aborted(third, 'because worker 1 failed: worker 1 cannot go on: ' + cause)
+    check_aborted(cause, second)
+    check_aborted('because worker 1 failed: worker 1 cannot go on: ' + cause, first, third)
 
 
 def test_equal_numbers_of_calls_end_in_any_order(job):
     _, *members = job(3)
     for member in members:
-        assert [member.ask('call') for _ in range(3)] == ['ok'] * 3
-    for member in (members[2], members[0], members[1]):
-        member.say('finish')
-    assert [member.answer() for member in members] == ['True'] * 3
-    assert [member.ask('leave') for member in members] == ['ok'] * 3
-    assert [member.end() for member in members] == [(0, '')] * 3
+        call(member, 3)
+    finish(members[2], members[0], members[1])
+    leave(*members)
 
 
 def test_a_worker_is_busy_until_everything_has_ended():
@@ -266,50 +259,16 @@ def test_a_worker_is_busy_until_everything_has_ended():
 # ------------------------------------------------------------------------------------------ the connection
 
 
-def bound_socket():
-    """Return a socket that refuses connections until it listens; no other process gets its port meanwhile."""
-    sock = socket.socket()
-    sock.bind(('127.0.0.1', 0))
-    return sock
-
-
-def test_no_monitor_in_time_is_an_error():
-    with bound_socket() as unheard:
-        address = unheard.getsockname()
-        started = time.monotonic()
-        with pytest.raises(JobError,
-                           match=r'no connection to the job monitor at 127.0.0.1:%d within 0.2 s' % address[1]):
-            Lifeline(address, 'worker 0', 0, 0.2, SECRET)
+@pytest.mark.parametrize('listens', [False, True])
+def test_no_monitor_in_time_is_an_error(listens):
+    with socket.socket() as silent:
+        silent.bind(('127.0.0.1', 0))
+        if listens:
+            silent.listen()
+        (_, port), started = silent.getsockname(), time.monotonic()
+        with pytest.raises(JobError, match='no connection to the job monitor at 127.0.0.1:%d within 0.2 s' % port):
+            Lifeline(('127.0.0.1', port), 'worker 0', 0, 0.2, SECRET)
     assert 0.2 <= time.monotonic() - started < LIMIT_S
-
-
-def test_a_monitor_that_comes_late_is_waited_for():
-    with bound_socket() as server:
-        member = Member(server.getsockname(), 'worker 0', 0)
-        try:
-            time.sleep(0.3)
-            server.listen()
-            server.settimeout(LIMIT_S)
-            peer, _ = server.accept()
-            with peer, peer.makefile() as lines:
-                peer.sendall(b'{"challenge": "7"}\n')
-                assert json.loads(lines.readline()) == {'hello': {
-                    'name': 'worker 0', 'rank': 0, 'proof': prove(SECRET, '7', 'worker 0', 0)}}
-                assert member.answer() == 'connected'
-        finally:
-            member.process.kill()
-            member.process.communicate()
-
-
-def test_strangers_and_garbage_do_not_disturb_the_monitor(job):
-    monitor, first = job(1)
-    for data in (b'GET / HTTP/1.1\r\n\r\n', b'[1]\n7\nnull\n"x"\n', b'\xff\xfe\n', b'{"done": 3}\n{"fail": "x"}\n',
-                 b''):
-        with socket.create_connection(monitor.address) as stranger:
-            stranger.sendall(data)
-    assert first.ask('finish') == 'True' and first.ask('leave') == 'ok'
-    assert first.end() == (0, '')
-    assert monitor.failure is None and monitor._thread.is_alive()
 
 
 def test_messages_may_arrive_in_pieces():
@@ -329,8 +288,7 @@ def test_failures_from_many_threads_are_reported_once():
     with socket.create_connection(monitor.address) as peer, peer.makefile() as answers:
         peer.settimeout(LIMIT_S)
         send(peer, answer_challenge(peer, SECRET, 'worker 0', 0))
-        while not monitor._peers:
-            time.sleep(0.01)
+        until(monitor.peers)
         threads = [threading.Thread(target=monitor.report_failure, args=('cause %d' % number,)) for number in range(8)]
         for thread in threads:
             thread.start()

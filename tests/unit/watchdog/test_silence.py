@@ -8,10 +8,10 @@ import pytest
 
 from mxhybrid.base.settings import Limits
 from mxhybrid.watchdog import heartbeat as heartbeat_module, monitor as monitor_module
-from mxhybrid.watchdog.monitor import Monitor
 
-from ...helpers.obedient import run_python
-from .members import CHILD, LIMIT_S, MONITOR, SECRET, SERVER, WAIT, aborted, last_words, met
+from ...helpers.obedient import WITHOUT_MXNET
+from ...helpers.waiting import until
+from .members import CHILD, LIMIT_S, SERVER, call, check_aborted, last_words, meet
 
 pytestmark = pytest.mark.both_pythons
 
@@ -21,124 +21,95 @@ LIMITS = Limits(start=20, silence=4, stall=0)
 
 def test_a_stopped_process_ends_the_job(job, monkeypatch):
     monkeypatch.setattr('mxhybrid.watchdog.failure_detector.GATHER_S', 0.5)
-    monitor = Monitor('127.0.0.1', 3, 0, SECRET, LIMITS)
-    first, second, third = job(3, address=monitor.address)
-    assert met(first, second, third)
+    monitor, first, second, third = job(3, limits=LIMITS)
+    meet(first, second, third)
     os.kill(second.process.pid, signal.SIGSTOP)
-    for member in (first, third):
-        assert aborted(member, 'because worker 1 has been silent for')
+    check_aborted('because worker 1 has been silent for', first, third)
     assert 'it is stopped, by a signal or a debugger' in monitor.failure
     second.process.wait(LIMIT_S)
     assert second.process.returncode == -signal.SIGKILL
 
 
 def test_a_briefly_stopped_process_goes_on(job):
-    monitor = Monitor('127.0.0.1', 2, 0, SECRET, LIMITS)
-    first, second = job(2, address=monitor.address)
-    assert met(first, second)
+    monitor, first, second = job(2, limits=LIMITS)
+    meet(first, second)
     os.kill(second.process.pid, signal.SIGSTOP)
     assert first.silent(2.5)
     os.kill(second.process.pid, signal.SIGCONT)
     assert first.silent(LIMITS.silence)
-    assert [second.ask('call'), first.ask('call')] == ['ok', 'ok']
+    call(second)
+    call(first)
     assert monitor.failure is None
 
 
-def test_an_answer_while_python_stood_still_counts(job):
-    root = run_python(MONITOR.replace('silence=4', 'silence=2.5') + WAIT)
-    try:
-        host, port = root.stdout.readline().split()
-        first, second = job(2, address=(host, int(port)))
-        assert met(first, second)
-        # Longer than a clock counts, and together with the second between two heartbeats longer than the limit.
-        assert first.ask('lose_the_lock %g' % (heartbeat_module.AWAKE_S + 0.2)) == 'lost it'
-        assert first.silent(2) and first.ask('call') == 'ok'
-        assert root.poll() is None
-    finally:
-        root.kill()
-        root.communicate()
+def test_an_answer_while_python_stood_still_counts(job, monitor_process):
+    process, address = monitor_process(silence_s=2.5)
+    first, second = job(2, address=address)
+    meet(first, second)
+    # Longer than a clock counts, and together with the second between two heartbeats longer than the limit.
+    first.do('lose_the_lock(%g)' % (heartbeat_module.AWAKE_S + 0.2))
+    assert first.silent(2)
+    call(first)
+    assert process.poll() is None
 
 
-def test_a_stopped_monitor_ends_all_and_is_ended(job):
-    root = run_python(MONITOR + WAIT)
-    try:
-        host, port = root.stdout.readline().split()
-        first, second = job(2, address=(host, int(port)))
-        assert met(first, second)
-        os.kill(root.pid, signal.SIGSTOP)
-        said = [last_words(member) for member in (first, second)]
-        assert all('because worker 0, which watches the job, has been silent for' in text for text in said), said
-        # A process that learns of it after the other has killed the monitor reports the state that it sampled before.
-        assert any('it is stopped, by a signal or a debugger' in text for text in said), said
-        assert root.wait(LIMIT_S) == -signal.SIGKILL
-    finally:
-        root.kill()
-        root.communicate()
+def test_a_stopped_monitor_ends_all_and_is_ended(job, monitor_process):
+    process, address = monitor_process()
+    members = job(2, address=address)
+    meet(*members)
+    os.kill(process.pid, signal.SIGSTOP)
+    said = [last_words(member) for member in members]
+    assert all('because worker 0, which watches the job, has been silent for' in text for text in said), said
+    # A process that learns of it after the other has killed the monitor reports the state that it sampled before.
+    assert any('it is stopped, by a signal or a debugger' in text for text in said), said
+    assert process.wait(LIMIT_S) == -signal.SIGKILL
 
 
-def test_a_stopped_monitors_child_writes_the_reason():
-    root = run_python(MONITOR + CHILD + WAIT, SERVER)
-    try:
-        assert [root.stdout.readline() for _ in range(2)][1] == 'heard of the monitor\n'
-        os.kill(root.pid, signal.SIGSTOP)
-        said = root.communicate(timeout=LIMIT_S)[1]
-        assert root.returncode == -signal.SIGKILL
-        assert said.startswith('[mxhybrid] a server ends, because worker 0, which watches the job, has been silent')
-        assert 'it is stopped, by a signal or a debugger' in said
-    finally:
-        root.kill()
-        root.communicate()
+SERVER_ENDS = '[mxhybrid] a server ends, because worker 0, which watches the job, has been silent'
 
 
-def test_the_killer_of_a_monitor_writes_the_reason():
-    root = run_python(MONITOR + WAIT)
-    try:
-        stubborn = SERVER.replace("print('heard", "line.before_leaving = lambda: time.sleep(600)\nprint('heard")
-        member = run_python(stubborn, *root.stdout.readline().split())
-        assert member.stdout.readline() == 'heard of the monitor\n'
-        os.kill(root.pid, signal.SIGSTOP)
-        said = member.communicate(timeout=LIMIT_S)[1]
-        assert said.startswith('[mxhybrid] a server ends, because worker 0, which watches the job, has been silent')
-        assert root.wait(LIMIT_S) == -signal.SIGKILL
-    finally:
-        root.kill()
-        root.communicate()
+def test_a_stopped_monitors_child_writes_the_reason(monitor_process):
+    process, _ = monitor_process(CHILD, WITHOUT_MXNET + SERVER)
+    assert process.stdout.readline() == 'heard of the monitor\n'
+    os.kill(process.pid, signal.SIGSTOP)
+    said = process.communicate(timeout=LIMIT_S)[1]
+    assert process.returncode == -signal.SIGKILL
+    assert said.startswith(SERVER_ENDS) and 'it is stopped, by a signal or a debugger' in said
+
+
+def test_the_killer_of_a_monitor_writes_the_reason(run, monitor_process):
+    process, address = monitor_process()
+    stubborn = SERVER.replace("print('heard", "line.before_leaving = lambda: time.sleep(600)\nprint('heard")
+    member = run(stubborn, *address)
+    assert member.stdout.readline() == 'heard of the monitor\n'
+    os.kill(process.pid, signal.SIGSTOP)
+    assert member.communicate(timeout=LIMIT_S)[1].startswith(SERVER_ENDS)
+    assert process.wait(LIMIT_S) == -signal.SIGKILL
 
 
 def test_a_long_stopped_monitor_blames_the_stop(job, monkeypatch):
-    monkeypatch.setattr(heartbeat_module.time, 'monotonic', Skipping())
-    monitor = Monitor('127.0.0.1', 2, 0, SECRET, LIMITS)
-    first, second = job(2, address=monitor.address)
-    while len(monitor.peers()) < 2:  # a process that is not admitted yet would count as a slow stranger
-        time.sleep(0.01)
-    heartbeat_module.time.monotonic.skip(1000)
+    clock, skipped_s = time.monotonic, [0.0]
+    monkeypatch.setattr(heartbeat_module.time, 'monotonic', lambda: clock() + skipped_s[0])
+    monitor, first, second = job(2, limits=LIMITS)
+    until(lambda: len(monitor.peers()) == 2)  # a process that is not admitted yet would count as a slow stranger
+    skipped_s[0] = 1000.0
     assert first.silent(LIMITS.silence)
-    assert [second.ask('call'), first.ask('call')] == ['ok', 'ok']
+    call(second)
+    call(first)
     assert monitor.failure is None
 
 
-class Skipping:
-    """The clock of a process that lost time."""
-
-    def __init__(self):
-        self._clock, self._skipped = time.monotonic, 0.0
-
-    def __call__(self):
-        return self._clock() + self._skipped
-
-    def skip(self, seconds):
-        """Lose some."""
-        self._skipped += seconds
+STARTED = "line.send({'servers': [['server', %d]]})"
+SERVER_DIED = "line.send({'server_died': 'the server was killed by SIGKILL'})"
 
 
 def test_the_parent_of_a_server_reports_how_it_died(job, monkeypatch):
     monkeypatch.setattr(monitor_module, 'PARENT_S', LIMIT_S)
-    monitor, parent, child = job(1, 1)
-    parent.say('started %d' % child.process.pid)
-    assert parent.answer() == 'ok'
+    _, parent, child = job(1, 1)
+    parent.do(STARTED % child.process.pid)
     child.process.kill()
-    parent.say('server_died the server was killed by SIGKILL')
-    assert aborted(parent, 'because the server was killed by SIGKILL')
+    parent.say(SERVER_DIED)
+    check_aborted('because the server was killed by SIGKILL', parent)
 
 
 def test_messages_from_before_an_end_are_handled_before_it(job, monkeypatch):
@@ -154,15 +125,15 @@ def test_messages_from_before_an_end_are_handled_before_it(job, monkeypatch):
     child.process.kill()
     child.process.wait(LIMIT_S)
     # Both are there when the monitor gets to them, the end first.
-    assert parent.ask('started %d' % child.process.pid) == 'ok'
-    parent.say('server_died the server was killed by SIGKILL')
-    assert parent.ask('call') == 'ok'
+    parent.do(STARTED % child.process.pid)
+    parent.do(SERVER_DIED)
+    call(parent)
     free.set()
-    assert aborted(parent, 'because the server was killed by SIGKILL')
+    check_aborted('because the server was killed by SIGKILL', parent)
 
 
 def test_an_unexplained_death_of_a_server_is_reported(job):
     _, parent, child = job(1, 1)
-    assert parent.ask('started %d' % child.process.pid) == 'ok'
+    parent.do(STARTED % child.process.pid)
     child.process.kill()
-    assert aborted(parent, 'because server 0 died unexpectedly')
+    check_aborted('because server 0 died unexpectedly', parent)

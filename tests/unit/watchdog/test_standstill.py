@@ -1,7 +1,7 @@
 """Workers that wait for each other, and the call in which they differ."""
 import itertools
 import json
-import logging
+import re
 
 import pytest
 
@@ -9,7 +9,6 @@ from mxhybrid.watchdog import script as script_module
 from mxhybrid.watchdog.call_log import MAX_CALLS, CallLog, RecentCalls, checked_calls, difference_of_calls
 from mxhybrid.watchdog.script import AN_ARRAY, ScriptWatcher
 
-from ...helpers.obedient import run_python
 from . import watching
 from .watching import LIMITS, Watch
 
@@ -60,81 +59,65 @@ def beats(*names, waiting=AN_ARRAY, **more):
     return dict({'calls': len(names), 'call': names[-1], 'log': [1, list(names)], 'waiting': waiting}, **more)
 
 
-def test_workers_waiting_after_other_calls_are_named(caplog):
-    watch = Watch(2, worker0='a', worker1='b')
-    with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.standstill'):
-        failure = watch.wait(200, watch.peers, worker0=beats(FORWARD, FORWARD, STEP, location='train.py:9'),
-                             worker1=beats(FORWARD, STEP, FORWARD))
+def test_workers_waiting_after_other_calls_are_named(pair, caplog):
+    failure = pair.wait(200, pair.peers, worker0=beats(FORWARD, FORWARD, STEP, location='train.py:9'),
+                        worker1=beats(FORWARD, STEP, FORWARD))
     assert failure.reason == (
         'workers have waited for each other for 101 s: worker0 waits at train.py:9, after call number 3, %s; worker1 '
         'waits at train.py:1, after call number 3, %s; the first difference is call number 2: worker 0 made %s, '
         'worker 1 made %s; make the same calls, and the same backward passes, in the same order on every worker'
         % (STEP, FORWARD, FORWARD, STEP))
     assert failure.silent == []
-    texts = [record.getMessage() for record in caplog.records]
-    assert [text.split(' s: ')[0].rsplit(' ', 1)[1] for text in texts] == ['11', '21', '41', '81']
+    assert [text.split(' s: ')[0].rsplit(' ', 1)[1] for text in caplog.messages] == ['11', '21', '41', '81']
 
 
-def test_workers_that_join_have_another_deadline():
-    watch = Watch(2, worker0='a', worker1='b')
+def test_workers_that_join_have_another_deadline(pair):
     joining = {'calls': 0, 'call': '', 'log': [1, []], 'waiting': AN_ARRAY}
-    assert watch.wait(200, watch.peers, worker0=joining, worker1=joining) is None
+    assert pair.wait(200, pair.peers, worker0=joining, worker1=joining) is None
 
 
-def test_workers_that_wait_after_the_same_calls_end_too():
-    watch = Watch(2, worker0='a', worker1='b')
-    failure = watch.wait(200, watch.peers, worker0=beats(FORWARD), worker1=beats(FORWARD))
+def test_workers_that_wait_after_the_same_calls_end_too(pair):
+    failure = pair.wait(200, pair.peers, worker0=beats(FORWARD), worker1=beats(FORWARD))
     assert failure.reason.startswith('workers have waited for each other for 101 s')
     assert 'difference' not in failure.reason
 
 
-def test_a_worker_that_waits_while_another_has_ended():
-    watch = Watch(2, worker0='a', worker1='b')
-    watch.peers[1].has_ended = True
-    failure = watch.wait(200, watch.peers, worker0=beats(STEP, waiting='votes'), worker1=beats(FORWARD, waiting=None))
+def test_a_worker_that_waits_while_another_has_ended(pair):
+    pair.peers[1].has_ended = True
+    failure = pair.wait(200, pair.peers, worker0=beats(STEP, waiting='votes'), worker1=beats(FORWARD, waiting=None))
     assert 'worker1 has ended its script, after call number 1, ' + FORWARD in failure.reason
     assert ('the first difference is call number 1: worker 0 made %s, worker 1 made %s' % (STEP, FORWARD)
             in failure.reason)
 
 
-def test_a_worker_waits_while_another_computes_elsewhere():
-    watch = Watch(2, worker0='a', worker1='b')
-    failure = watch.wait(200, watch.peers, worker0=beats('votes', waiting='votes'), worker1=beats(STEP, waiting=None))
-    assert 'worker0 waits at train.py:1, after call number 1, votes; worker1 computes at' in failure.reason
+ERROR = 'got an error of MXNet after call number 1, a call: potrf'
 
 
-def test_a_difference_in_calls_names_the_delaying_worker():
-    watch = Watch(2, worker0='a', worker1='b')
-    failure = watch.wait(200, watch.peers, worker0=beats(FORWARD, FORWARD, STEP, waiting=None),
-                         worker1=beats(FORWARD, STEP, waiting=None))
-    assert failure.reason.startswith('worker1 has kept the other workers waiting')
-    assert 'the first difference is call number 2' in failure.reason
-
-
-def test_errors_that_scripts_got_are_named():
-    watch, failure = Watch(2, worker0='a', worker1='b'), 'got an error of MXNet after call number 1, a call: potrf'
-    ended = watch.wait(200, watch.peers, worker0=beats(FORWARD, STEP, waiting=None, failure=failure),
-                       worker1=beats(FORWARD, waiting=None))
-    assert ended.reason.startswith('worker1 has kept the other workers waiting')
-    assert ended.reason.endswith('; worker0 ' + failure)
-    watch = Watch(2, worker0='a', worker1='b')
-    ended = watch.wait(200, watch.peers, worker0=beats(FORWARD), worker1=beats(FORWARD, failure=failure))
-    assert ended.reason.endswith('in the same order on every worker; worker1 ' + failure)
+@pytest.mark.parametrize('first, second, reason', [
+    (beats('votes', waiting='votes'), beats(STEP, waiting=None),
+     '.*worker0 waits at train.py:1, after call number 1, votes; worker1 computes at.*'),
+    (beats(FORWARD, FORWARD, STEP, waiting=None), beats(FORWARD, STEP, waiting=None),
+     'worker1 has kept the other workers waiting.*the first difference is call number 2.*'),
+    (beats(FORWARD, STEP, waiting=None, failure=ERROR), beats(FORWARD, waiting=None),
+     'worker1 has kept the other workers waiting.*; worker0 ' + ERROR),
+    (beats(FORWARD), beats(FORWARD, failure=ERROR), '.*in the same order on every worker; worker1 ' + ERROR)],
+    ids=['one computes', 'one is ahead', 'an error of the one ahead', 'an error of one of two that wait'])
+def test_the_reason_says_what_both_workers_do(pair, first, second, reason):
+    failure = pair.wait(200, pair.peers, worker0=first, worker1=second)
+    assert re.fullmatch(reason, failure.reason), failure.reason
 
 
 @pytest.mark.parametrize('first, second', [
     (beats(FORWARD), beats(FORWARD, waiting=None)), (beats(FORWARD), beats(FORWARD, busy=True)),
     (beats(FORWARD, waiting=None), beats(STEP, waiting=None))])
-def test_a_worker_that_is_running_ends_nothing(first, second):
-    watch = Watch(2, worker0='a', worker1='b')
-    assert watch.wait(500, watch.peers, worker0=first, worker1=second) is None
+def test_a_worker_that_is_running_ends_nothing(pair, first, second):
+    assert pair.wait(500, pair.peers, worker0=first, worker1=second) is None
 
 
-def test_time_counts_from_the_last_change_on():
-    watch = Watch(2, worker0='a', worker1='b')
+def test_time_counts_from_the_last_change_on(pair):
     for line in range(20):
         mine = beats(FORWARD, location='train.py:%d' % line)
-        assert watch.wait(90, watch.peers, worker0=mine, worker1=mine) is None
+        assert pair.wait(90, pair.peers, worker0=mine, worker1=mine) is None
 
 
 def test_without_a_limit_of_stalls_there_are_warnings_only(caplog, monkeypatch):
@@ -153,10 +136,7 @@ def test_a_script_without_new_calls_is_idle():
 
 
 PROGRAM = """
-import os, sys, threading, time, types
-package = types.ModuleType('mxhybrid')
-package.__path__ = [sys.argv[1]]
-sys.modules['mxhybrid'] = package
+import os, threading, time
 sys.path.insert(0, sys.argv[2])
 import mxnet
 from mxhybrid.watchdog.script import ScriptWatcher
@@ -178,10 +158,10 @@ MXNET = 'import time\ndef wait():\n    time.sleep(60)\ndef compute():\n    while
     ('mxnet.wait()', True), ('time.sleep(60)', False),
     ('threading.Thread(target=mxnet.compute, daemon=True).start(); mxnet.wait()', False)],
     ids=['in a library', 'in the script', 'while another thread computes'])
-def test_the_reason_for_which_a_script_waits(body, waits, tmp_path):
+def test_the_reason_for_which_a_script_waits(run, body, waits, tmp_path):
     (tmp_path / 'mxnet').mkdir()
     (tmp_path / 'mxnet' / '__init__.py').write_text(MXNET)
-    process = run_python(PROGRAM + body, str(tmp_path))
+    process = run(PROGRAM + body, tmp_path)
     *reasons, in_call, busy = process.communicate(timeout=60)[0].rstrip('\n').split('; ')
     # The script may enter the library after the first look; a verdict takes two.
     verdicts = set(reasons[2:])
