@@ -1,9 +1,11 @@
-"""Operators of MXNet that no entry draws, with the reason."""
+"""Counts of the operators that were drawn, and the operators of MXNet that no entry draws, with the reason."""
+import collections
 import re
 from typing import Dict, List
 
 import mxnet as mx
 
+from ..network import Program
 from .registry import ENTRIES
 
 #: Reasons, by patterns of names; the first that fits counts.
@@ -37,21 +39,28 @@ REASONS = {
 
 
 def functions() -> List[str]:
-    """All functions that Gluon's F has, for arrays and for symbols."""
+    """Return all functions that Gluon's F has, for arrays and for symbols."""
     names = []
     for prefix in ('', 'contrib', 'linalg', 'random', 'image', 'sparse'):
         symbols, arrays = [getattr(module, prefix) if prefix else module for module in (mx.sym, mx.nd)]
-        names += [(prefix + '.' if prefix else '') + name for name in dir(symbols)
-                  if not name.startswith('_') and callable(getattr(symbols, name)) and not isinstance(
-                      getattr(symbols, name), type) and callable(getattr(arrays, name, None))]
+        names += [(prefix + '.' if prefix else '') + name for name, function in vars(symbols).items()
+                  if not name.startswith('_') and callable(function) and not isinstance(function, type)
+                  and callable(getattr(arrays, name, None))]
     return names
 
 
 def reasons() -> Dict[str, List[str]]:
-    """The functions that no entry draws, by reason; those without any under 'no entry yet'."""
-    names_by_reason: Dict[str, List[str]] = {}
+    """Return the functions that no entry draws, by reason; functions without a reason under 'no entry yet'."""
+    names_by_reason: Dict[str, List[str]] = collections.defaultdict(list)
     for name in functions():
-        if name not in ENTRIES or not ENTRIES[name][0]:
-            fits = [reason for reason, pattern in REASONS.items() if re.fullmatch(pattern, name)]
-            names_by_reason.setdefault((fits or ['no entry yet'])[0], []).append(name)
+        if name not in ENTRIES:
+            fits = (reason for reason, pattern in REASONS.items() if re.fullmatch(pattern, name))
+            names_by_reason[next(fits, 'no entry yet')].append(name)
     return names_by_reason
+
+
+def table(programs: List[Program]) -> str:
+    """List how often each operator was drawn, and the operators of MXNet that never are, with reasons."""
+    counts = collections.Counter(statement['op'] for program in programs for statement in program['statements'])
+    return '\n'.join(['operators drawn: ' + ', '.join('%s %d' % item for item in sorted(counts.items())), *(
+        'never drawn, %s: %s' % (reason, ', '.join(sorted(names))) for reason, names in sorted(reasons().items()))])
