@@ -5,6 +5,7 @@ import time
 from typing import List, Optional
 
 from . import messages, runner
+from .networks.session import NetworkSession
 from .session import SCRIPTS, Session, tell
 from .tables import TABLES
 
@@ -40,20 +41,17 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def session_of(args: argparse.Namespace) -> Session:
-    """Return the run that a command line asks for."""
-    if args.kind == 'networks':
-        from .networks.session import NetworkSession
-        return NetworkSession(args.ranks, args.dtype, args.operators)
-    return Session(TABLES if args.kind else runner.PLAIN)
-
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run programs; status 1 if any failed."""
     args = parse(argv)
     if args.messages is not None:
         return messages.run(args.messages, SCRIPTS)
-    session, began = session_of(args), time.monotonic()
+    if args.kind == 'networks':
+        session: Session = NetworkSession(args.ranks, args.dtype, args.operators)
+    else:
+        session = Session(TABLES if args.kind else runner.PLAIN)
+    began = time.monotonic()
     try:
         session.run_all([args.seed] if args.seed is not None else list(range(args.first, args.first + args.programs)))
     except KeyboardInterrupt:

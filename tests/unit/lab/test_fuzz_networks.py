@@ -49,8 +49,7 @@ def heads_of(*names):
 def small(**changes):
     """Make a network of four statements with a learned layer and an output that has no samples."""
     return examine(pruned(dict({
-        'seed': 1, 'workers': 3, 'dtype': 'float64', 'inputs': [data(4, 3)],
-        'params': [{'name': 'weight0', 'shape': [1, 3]}],
+        'seed': 1, 'workers': 3, 'inputs': [data(4, 3)], 'params': [{'name': 'weight0', 'shape': [1, 3]}],
         'layers': [{'name': 'dense0', 'make': 'nn.Dense(3, in_units=3)'}],
         'statements': statements_of(
             ('relu', 'F.relu({0})', 'data0'), ('Dense', 'self.dense0({0})', 'x0'),
@@ -256,7 +255,7 @@ def test_a_float32_network_has_the_statements_of_float64():
     assert all(np.array_equal(array, other) for array, other in zip(values, as_double))
     assert {array.dtype.name for array in values} <= {'float32', 'int32'}
     assert 'float64' not in network(single)
-    assert tolerance_of(single) == 1e-5
+    assert small()['dtype'] == 'float64' and tolerance_of(single) == 1e-5
 
 
 def test_float32_operators_need_no_casts_in_float32_networks():

@@ -60,8 +60,9 @@ def named(statement: Dict[str, Any], code: str) -> str:
 
 
 def pruned(program: Program) -> Program:
-    """Return the program without statements that its heads do not need."""
+    """Return the program without statements that its heads do not need; its type is float64 unless it has another."""
     smaller = copy.deepcopy(program)
+    smaller.setdefault('dtype', 'float64')
     needed: Set[str] = {base(head['name']) for head in program['heads']}
     for statement in reversed(program['statements']):
         if statement['name'] in needed:

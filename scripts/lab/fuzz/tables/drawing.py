@@ -35,9 +35,9 @@ class _Drawing:
     def __init__(self, seed: int):
         self.random = random = randoms.Random(seed)
         name, options, in_double = random.choice(_OPTIMIZERS)
-        tables = [_table(random) for _ in range(random.choice((1, 2, 2, 3)))]
-        features = [_feature(random, number) for number in range(len(tables))]
-        features += [_feature(random, random.randrange(len(tables))) for _ in range(random.choice((0, 0, 1)))]
+        tables = [_draw_table(random) for _ in range(random.choice((1, 2, 2, 3)))]
+        features = [_draw_feature(random, number) for number in range(len(tables))]
+        features += [_draw_feature(random, random.randrange(len(tables))) for _ in range(random.choice((0, 0, 1)))]
         self.has_capacity = any('capacity' in table['options'] for table in tables)
         self.program: Dict[str, Any] = {
             'seed': seed, 'job': draw_job(seed // PER_JOB), 'optimizer': [name, options],
@@ -154,7 +154,7 @@ class _Drawing:
         return event
 
 
-def _table(random: randoms.Random) -> Dict[str, Any]:
+def _draw_table(random: randoms.Random) -> Dict[str, Any]:
     kind = random.choice(('rows', 'keys', 'keys', 'sparse'))
     table: Dict[str, Any] = {'kind': kind, 'count': random.choice((5, 40, 200)), 'options': {},
                              'initializer': list(random.choice(_INITIALIZERS))}
@@ -170,6 +170,6 @@ def _table(random: randoms.Random) -> Dict[str, Any]:
     return table
 
 
-def _feature(random: randoms.Random, table: int) -> Dict[str, Any]:
+def _draw_feature(random: randoms.Random, table: int) -> Dict[str, Any]:
     return {'table': table, 'combine': random.choice((None, None, 'sum', 'mean', 'sqrtn')),
             'by_offsets': random.random() < 0.6, 'weighted': random.random() < 0.4}
