@@ -91,10 +91,6 @@ def _together(program: Program, simpler: Changes) -> Shrinking:
     return program
 
 
-def _with(program: Program, **changes: Any) -> Program:
-    return dict(copy.deepcopy(program), **copy.deepcopy(changes))
-
-
 def _fewer_events(program: Program) -> Shrinking:
     """Drop all pieces that can be dropped: large groups first, then each piece by itself."""
     pieces = 2
@@ -102,7 +98,7 @@ def _fewer_events(program: Program) -> Shrinking:
         events = program['events']
         size = max(1, -(-len(events) // pieces))
         cuts = [(start, min(len(events), start + size)) for start in range(0, len(events), size)]
-        candidates = [_with(program, events=events[:start] + events[end:]) for start, end in cuts]
+        candidates = [dict(program, events=events[:start] + events[end:]) for start, end in cuts]
         shorter = None
         for first in range(0, len(candidates), _MOST):
             verdicts = yield candidates[first:first + _MOST]
@@ -110,7 +106,7 @@ def _fewer_events(program: Program) -> Shrinking:
             if failing:
                 # Often all of these can go; otherwise the first can.
                 gone = {event for number in failing for event in range(*cuts[number])}
-                both = _with(program, events=[event for each, event in enumerate(events) if each not in gone])
+                both = dict(program, events=[event for each, event in enumerate(events) if each not in gone])
                 shorter = both if len(failing) > 1 and (yield [both])[0] else candidates[failing[0]]
                 break
         if shorter is not None:
@@ -140,9 +136,9 @@ def _simpler_job(program: Program) -> Iterator[Program]:
         return
     changes = {name: value for name, value in simple.items() if job[name] != value}
     if len(changes) > 1:
-        yield _with(program, job=dict(job, **simple))
+        yield dict(program, job=dict(job, **simple))
     for name, value in changes.items():
-        yield _with(program, job=dict(job, **{name: value}))
+        yield dict(program, job=dict(job, **{name: value}))
 
 
 def _changed(program: Program, changes: Sequence[Change]) -> Program:
@@ -233,7 +229,7 @@ def _renumbered(program: Program, model: Dict[str, Any], gone: int = -2) -> Prog
         return names_of_params
     old = names(program['model'], -2)
     new = {name: number for number, name in enumerate(names(model, gone))}
-    renumbered = _with(program, model=model)
+    renumbered = copy.deepcopy(dict(program, model=model))
     events = []
     for event in renumbered['events']:
         if 'number' in event:

@@ -36,8 +36,6 @@ def _reshape(drawing: Any) -> None:
 
 simple('flatten', 'F.flatten({0})', ranks(2, 3, 4, 5))
 simple('Flatten', 'F.Flatten({0})', ranks(2, 3, 4, 5))
-
-
 simple('expand_dims', 'F.expand_dims({0}, axis=%d)', ranks(1, 2, 3, 4), options=(0, 1, -1), chance=1.0)
 
 
@@ -106,7 +104,8 @@ def _split(drawing: Any) -> None:
     length = drawing.shape(value)[axis]
     counts = [count for count in (2, 3, 4) if length % count == 0]
     if not counts:
-        return _slice_axis(drawing)
+        _slice_axis(drawing)
+        return
     count = random.choice(counts)
     squeezes = length == count and len(drawing.shape(value)) > 1 and random.random() < 0.6
     more = ', squeeze_axis=True' * squeezes
@@ -116,7 +115,6 @@ def _split(drawing: Any) -> None:
         drawing.add(op, 'F.split_v2({0}, %s, axis=%d)' % ((1, length - 1), axis), value, outputs=3)
     else:
         drawing.add(op, 'F.split_v2({0}, %d, axis=%d%s)' % (count, axis, more), value, outputs=count)
-    return None
 
 
 @entry('concat', 'Concat', chance=1.5)

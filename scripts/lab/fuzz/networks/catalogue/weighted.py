@@ -98,8 +98,6 @@ def _embedding(drawing: Any) -> None:
 
 simple('contrib.AdaptiveAvgPooling2D', 'F.contrib.AdaptiveAvgPooling2D({0}, output_size=(2, 1))', ranks(4), chance=0.5)
 simple('contrib.BilinearResize2D', 'F.contrib.BilinearResize2D({0}, height=3, width=5)', ranks(4), chance=0.5)
-
-
 simple('Correlation', 'F.Correlation({0}, {1}, kernel_size=1, max_displacement=1, stride1=1, stride2=1, pad_size=1, '
        'is_multiply=%s)', is_large_image, None, options=(True, False), chance=0.4, single=True)
 
