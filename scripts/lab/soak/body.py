@@ -1,4 +1,4 @@
-"""Random steps on tables and a dense array, each compared with NumPy; arguments as in :mod:`.steps`.
+"""Random steps on tables and a dense array, each compared with NumPy; :mod:`.steps` reads the arguments.
 
 Every worker draws the gradients of all workers from one seed, so that each worker can compute the rows that the servers
 must hold.  Gradients have rows anywhere in a table, or no rows; learning rates change, partitions move, rows are

@@ -1,5 +1,5 @@
-"""Random steps on dynamic tables whose keys appear and expire, each compared with a table in the process; arguments as
-in :mod:`.steps`.
+"""Random steps on dynamic tables whose keys appear and expire, each compared with a table in the process;
+:mod:`.steps` reads the arguments.
 
 Every worker draws the gradients of all workers from one seed, so that each can update the tables in its process as the
 servers do.  Gradients are small whole numbers, whose sums are exact, so rows must have the same bits.  The keys of a

@@ -62,7 +62,7 @@ def _slack(values, other, slack, unsound):
 
 
 def verdict(program, records, directory):
-    """Compare; returns kind, words and step."""
+    """Compare the results of all workers with one process; return kind, words and step."""
     spec = spec_of(program)
     values, _ = pieces.joined(records, spec)
     try:

@@ -172,7 +172,7 @@ class Training:
         self.net.out.weight.set_data(mx.nd.array(values, dtype=self.program['dtype']))
 
     def initialise(self, table, seed):
-        """Initialise a dynamic table again, by one seed: before a step, each worker reads by its own."""
+        """Initialise a dynamic table again, by one seed: before a step, each worker reads values of its own seed."""
         mx.random.seed(seed)
         self.net.tables[table].initialize(force_reinit=True)
 
@@ -219,7 +219,7 @@ class Training:
                                   after_step=True)
 
     def import_rows(self, table, seed, count, among, piece, fails=None):
-        """Import rows in pieces; `fails`: by what the import fails, in its second piece if the input is not wrong."""
+        """Import rows in pieces; `fails` is the cause of a failure, in the second piece unless the input is wrong."""
         given = self.program['tables'][table]
         keys, rows = imported(given, self.program['dtype'], seed, count, among)
         with contextlib.ExitStack() as faults:
@@ -252,7 +252,7 @@ class Training:
             self.record('failed', np.array(1))
 
     def save(self, slot, delta=False, keep=3, fails=None):
-        """Save, and record the rows and the state of the files; `fails`: by what the save fails."""
+        """Save, and record the rows and the state of the files; `fails` is the cause of a failure."""
         self.saves += 1
         path = os.path.join(self.directory, slot)
         if fails == 'place' and self.job.rank == 0:

@@ -196,7 +196,7 @@ def _sampled(drawing: Any) -> None:
 @entry('random_pdf_normal', 'random_pdf_uniform', 'random_pdf_exponential', 'random_pdf_gamma', 'random_pdf_poisson',
        chance=0.2)
 def _density(drawing: Any) -> None:
-    """Densities of several numbers for each pair of parameters."""
+    """Draw densities of several numbers for each pair of parameters."""
     op, value = 'random_pdf_' + drawing.random.choice(('normal', 'uniform', 'exponential', 'gamma', 'poisson')), \
         drawing.ranked(2, 3)
     shape = drawing.shape(value)
