@@ -1,7 +1,7 @@
 """All cases: a fault, its victim, its moment, and the expected reaction of the job."""
 import fnmatch
 import itertools
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 #: Seconds after which silence ends a job of the suite; such a job gets a second more to notice, and then to end.
 SILENCE_S = 6.0
@@ -43,26 +43,18 @@ HOSTS = {'a': 0, 'b': 1}
 
 
 class Case(NamedTuple):
-    """A case: a fault, a moment and a job.
+    """A case: a fault, a moment and a job."""
 
-    Attributes
-    ----------
-    fault : str
-        'kill', 'stop', 'raise', 'cut', 'slow', 'full', 'term', 'int', 'none'; 'away', a worker that comes late, 'lost',
-        one that never comes; 'memory', 'files', a process that is refused more memory, or larger files.
-    target : str
-        'worker0' ... 'worker3', 'server-a', 'server-b' (on which host), 'scheduler', 'launcher', 'link-a', 'link-b',
-        'host-a', 'host-b', 'keeper-a', 'keeper-b'; of a full disk what is written there: 'checkpoint', 'parameters',
-        'states', 'metrics' or 'trace', 'rows', the files of dynamic tables, or 'shm-a', the shared memory that has
-        names.
-    moment : str
-        One of `MOMENTS`; 'pushing+10', 10 milliseconds into a step with large pushes; 'sending', while one of
-        these is on a slow link; 'growing', before a large table is made, 'filling', before many rows are pushed to it;
-        one of `TABLE_MOMENTS`, also with milliseconds; one of `ELASTIC_MOMENTS`.
-    """
-
+    #: 'kill', 'stop', 'raise', 'cut', 'slow', 'full', 'term', 'int', 'none'; 'away', a worker that comes late, 'lost',
+    #: one that never comes; 'memory', 'files', a process that is refused more memory, or larger files.
     fault: str
+    #: 'worker0' ... 'worker3', 'server-a', 'server-b' (on which host), 'scheduler', 'launcher', 'link-a', 'link-b',
+    #: 'host-a', 'host-b', 'keeper-a', 'keeper-b'; of a full disk what is written there: 'checkpoint', 'parameters',
+    #: 'states', 'metrics' or 'trace', 'rows', the files of dynamic tables, or 'shm-a', shared memory that has names.
     target: str
+    #: One of `MOMENTS`; 'pushing+10', 10 milliseconds into a step with large pushes; 'sending', while one of these is
+    #: on a slow link; 'growing', before a large table is made, 'filling', before many rows are pushed to it; one of
+    #: `TABLE_MOMENTS`, also with milliseconds; one of `ELASTIC_MOMENTS`.
     moment: str
 
     @property
@@ -87,7 +79,7 @@ class Case(NamedTuple):
 
     @property
     def generations(self) -> str:
-        """The numbers of generations, one of which is the last one of an elastic job."""
+        """Return the numbers of generations, one of which is the last one of an elastic job."""
         if self.target.startswith('keeper'):
             return '12' if self.moment == 'elastic-restore' else '0'
         return '2' if self.moment == 'elastic-restore' else '1'
@@ -101,12 +93,12 @@ class Case(NamedTuple):
 
     @property
     def rank(self) -> Optional[int]:
-        """The worker that is hit, None for other targets."""
+        """Return the rank of the worker that is hit, None for other targets."""
         return WORKERS.get(self.target)
 
     @property
     def host(self) -> Optional[int]:
-        """Index of the host that is hit, where the target's name says so."""
+        """Return the index of the host that is hit, if the target's name says so."""
         return HOSTS.get(self.target[-1]) if self.target[-2:-1] == '-' else None
 
     @property
@@ -116,7 +108,7 @@ class Case(NamedTuple):
 
     @property
     def delay(self) -> float:
-        """Seconds from the moment to the fault, in which training goes on."""
+        """Return the seconds from the moment to the fault, in which training goes on."""
         return SENDING_S if self.moment == 'sending' else float(self.moment.partition('+')[2] or 0) / 1000
 
     @property
@@ -132,7 +124,7 @@ class Case(NamedTuple):
 
     @property
     def limit(self) -> float:
-        """Seconds in which the job must be over after the fault."""
+        """Return the seconds in which the job must be over after the fault."""
         if self.must_end_well:
             return 120.0
         if self.fault == 'lost':
@@ -144,21 +136,21 @@ class Case(NamedTuple):
 
     @property
     def environment(self) -> Dict[str, str]:
-        """Settings of the job."""
+        """Return the settings of the job."""
         values = {'MXHYBRID_SERVERS_PER_HOST': '2', 'MXHYBRID_TIMEOUT': '60'}
         if self.silent or self.fault in ('away', 'lost', 'slow'):
-            values.update(MXHYBRID_SILENCE_TIMEOUT='%g' % SILENCE_S)
+            values['MXHYBRID_SILENCE_TIMEOUT'] = '%g' % SILENCE_S
         if self.silent and self.moment == 'start':
-            values.update(MXHYBRID_TIMEOUT='%g' % START_S)
+            values['MXHYBRID_TIMEOUT'] = '%g' % START_S
         if self.moment not in MOMENTS and not self.has_tables and not self.is_elastic:
-            values.update(MXHYBRID_ROUTES='servers')  # which large tables would not surely take
+            values['MXHYBRID_ROUTES'] = 'servers'  # which large tables would not surely take
         if self.fault == 'lost':
-            values.update(MXHYBRID_STALL_TIMEOUT='%g' % STALL_S)
+            values['MXHYBRID_STALL_TIMEOUT'] = '%g' % STALL_S
         return values
 
     @property
     def announcers(self) -> Tuple[int, ...]:
-        """Workers that say when they are there."""
+        """Return the ranks of the workers that announce the moment."""
         if self.moment == 'saving':
             return (0,)
         if self.rank is not None and not self.delay:
@@ -178,37 +170,39 @@ class Case(NamedTuple):
         return bool(self.delay) or not self.holds and not self.must_end_well
 
 
-def _all() -> List[Case]:
-    processes = list(WORKERS) + ['server-a', 'server-b', 'scheduler']
-    cases = [Case('none', 'host-a', 'mid')]
-    cases += [Case(*words) for words in itertools.product(('kill', 'stop'), processes, MOMENTS)]
-    cases += [Case('raise', target, moment) for target in WORKERS for moment in MOMENTS]
-    cases += [Case('raise', 'server-a', moment) for moment in ('first', 'mid', 'saving')]
-    cases += [Case(fault, 'launcher', moment) for fault in ('kill', 'term', 'int') for moment in MOMENTS]
-    cases += [Case('cut', link, moment) for link in ('link-a', 'link-b') for moment in MOMENTS]
-    cases += [Case('slow', host, 'first') for host in ('host-a', 'host-b')]
-    cases += [Case('full', target, 'saving') for target in ('checkpoint', 'parameters', 'states')]
-    cases += [Case('full', target, 'mid') for target in ('metrics', 'trace')]
-    cases += [Case('full', 'shm-a', 'start')]
-    cases += [Case(fault, target, 'mid') for fault in ('away', 'lost') for target in ('worker0', 'worker2')]
+def _all() -> Iterator[Case]:
+    """Yield all cases: for some faults, targets and moments, all combinations."""
     servers, pushing = ['server-a', 'server-b'], ['pushing+%d' % delay for delay in DELAYS_MS]
-    cases += [Case('kill', *words) for words in itertools.product([*servers, 'worker1', 'worker3'], pushing)]
-    cases += [Case('stop', *words) for words in itertools.product(servers, pushing[:2])]
-    cases += [Case('kill', target, 'sending') for target in [*servers, 'worker0']]
-    cases += [Case(fault, target, 'growing') for fault in ('memory', 'files')
-              for target in [*servers, 'worker0', 'worker3']]
-    cases += [Case('memory', target, 'filling') for target in servers]
     growing, expiring = ['%s+%d' % (moment, TABLE_DELAY_MS) for moment in ('inserting', 'expiring')]
-    cases += [Case('kill', *words) for words in itertools.product(servers, (growing, expiring, 'delta'))]
-    cases += [Case('stop', server, moment) for server, moment in zip(servers, (growing, expiring))]
-    cases += [Case('kill', target, 'lookup') for target in ('worker1', 'worker2')]
-    cases += [Case('stop', 'worker3', 'lookup'), Case('full', 'rows', 'inserting'), Case('full', 'checkpoint', 'delta')]
-    cases += [Case('kill', *words) for words in itertools.product(
-        ('worker0', 'worker2', *servers, 'scheduler', 'keeper-a', 'keeper-b'), ELASTIC_MOMENTS)]
-    return cases
+    for faults, targets, moments in (
+            (['none'], ['host-a'], ['mid']),
+            (['kill', 'stop'], [*WORKERS, *servers, 'scheduler'], MOMENTS),
+            (['raise'], WORKERS, MOMENTS),
+            (['raise'], ['server-a'], ['first', 'mid', 'saving']),
+            (['kill', 'term', 'int'], ['launcher'], MOMENTS),
+            (['cut'], ['link-a', 'link-b'], MOMENTS),
+            (['slow'], ['host-a', 'host-b'], ['first']),
+            (['full'], ['checkpoint', 'parameters', 'states'], ['saving']),
+            (['full'], ['metrics', 'trace'], ['mid']),
+            (['full'], ['shm-a'], ['start']),
+            (['away', 'lost'], ['worker0', 'worker2'], ['mid']),
+            (['kill'], [*servers, 'worker1', 'worker3'], pushing),
+            (['stop'], servers, pushing[:2]),
+            (['kill'], [*servers, 'worker0'], ['sending']),
+            (['memory', 'files'], [*servers, 'worker0', 'worker3'], ['growing']),
+            (['memory'], servers, ['filling']),
+            (['kill'], servers, [growing, expiring, 'delta']),
+            (['stop'], ['server-a'], [growing]),
+            (['stop'], ['server-b'], [expiring]),
+            (['kill'], ['worker1', 'worker2'], ['lookup']),
+            (['stop'], ['worker3'], ['lookup']),
+            (['full'], ['rows'], ['inserting']),
+            (['full'], ['checkpoint'], ['delta']),
+            (['kill'], ['worker0', 'worker2', *servers, 'scheduler', 'keeper-a', 'keeper-b'], ELASTIC_MOMENTS)):
+        yield from itertools.starmap(Case, itertools.product(faults, targets, moments))
 
 
-CASES = _all()
+CASES = list(_all())
 
 
 def select(patterns: List[str]) -> List[Case]:

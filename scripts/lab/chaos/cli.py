@@ -13,7 +13,7 @@ from .runner import BODY, TABLE_BODY, run_case, train_alone
 
 
 def parse(argv):
-    """Arguments."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(prog='scripts/chaos', description=(
         'Real jobs of 4 workers and 4 servers on 2 emulated hosts, each with a fault: does it end in time, say why, '
         'and leave nothing behind?'))
@@ -26,26 +26,19 @@ def parse(argv):
     return parser.parse_args(argv)
 
 
-def read(path):
-    """Outcomes by name, of earlier runs."""
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
 def write(path, outcomes):
     """Keep all outcomes, in the order of the cases."""
     order = {case.name: position for position, case in enumerate(CASES)}
-    text = json.dumps(dict(sorted(outcomes.items(), key=lambda item: order.get(item[0], -1))), indent=1)
     scratch = path.with_suffix('.part')
-    scratch.write_text(text)
+    scratch.write_text(json.dumps(dict(sorted(outcomes.items(), key=lambda item: order.get(item[0], -1))), indent=1))
     scratch.replace(path)
 
 
 def row(outcome):
-    """A line of the table."""
-    named = '; '.join(outcome['named']) or '-'
+    """Return a line of the table."""
     return '%-30s %-6s %6.1f  %-5s %-4s  %.110s' % (
         outcome['case'], outcome['status'], outcome['seconds'], 'right' if outcome['right'] else 'WRONG',
-        len(outcome['left']) or '-', named)
+        len(outcome['left']) or '-', '; '.join(outcome['named']) or '-')
 
 
 def main(argv=None):
@@ -57,7 +50,7 @@ def main(argv=None):
         return 0
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and remove all files and hosts
     path = Path(args.results)
-    outcomes = read(path)
+    outcomes = json.loads(path.read_text()) if path.exists() else {}
     todo = [case for case in chosen if args.again or outcomes.get(case.name, {'problems': ['not run']})['problems']]
     print('%d cases, %d to run; results in %s' % (len(chosen), len(todo), path))
     print('%-30s %-6s %6s  %-5s %-4s  %s' % ('case', 'status', 's', 'cause', 'left', 'named'))
@@ -78,7 +71,3 @@ def main(argv=None):
     print('%d of %d cases passed%s' % (len(chosen) - len(failed), len(chosen),
                                        '; failed: ' + ', '.join(failed) if failed else ''))
     return 1 if failed else 0
-
-
-if __name__ == '__main__':
-    sys.exit(main())

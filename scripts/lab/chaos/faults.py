@@ -8,6 +8,7 @@ import threading
 import time
 
 from lab.emulation import INTERFACE, run
+from lab.processes import send_signal
 
 SIGNALS = {'kill': signal.SIGKILL, 'stop': signal.SIGSTOP, 'term': signal.SIGTERM, 'int': signal.SIGINT}
 
@@ -46,7 +47,7 @@ def set_link(cluster, host, up):
 
 @contextlib.contextmanager
 def slow_link(cluster, host):
-    """A host whose link is slow in both directions."""
+    """Make the link of a host slow, in both directions."""
     ends = ((cluster.hosts[host].namespace, INTERFACE), (cluster.switch, 'port%d' % host))
     for namespace, interface in ends:
         run('tc', '-n', namespace, 'qdisc', 'replace', 'dev', interface, 'root', 'tbf', 'rate',
@@ -58,35 +59,25 @@ def slow_link(cluster, host):
             run('tc', '-n', namespace, 'qdisc', 'delete', 'dev', interface, 'root')
 
 
-class SlowProcesses:
-    """Processes that seldom run, from the start of a `with` block to its end; `pids` tells which, again and again."""
+@contextlib.contextmanager
+def slow_processes(find_pids):
+    """Let processes run seldom; `find_pids` finds them, again and again."""
+    over = threading.Event()
 
-    def __init__(self, pids):
-        self._pids = pids
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._slow_down)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info):
-        self._over.set()
-        self._thread.join()
-
-    def _slow_down(self):
-        while not self._over.is_set():
-            pids = self._pids()
-            self._send(pids, signal.SIGSTOP)
-            time.sleep(SLOW_STOP_S)
-            self._send(pids, signal.SIGCONT)
-            time.sleep(SLOW_RUN_S)
-
-    @staticmethod
-    def _send(pids, number):
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+    def slow_down():
+        while not over.is_set():
+            pids = find_pids()
+            for number, seconds in ((signal.SIGSTOP, SLOW_STOP_S), (signal.SIGCONT, SLOW_RUN_S)):
+                for pid in pids:
+                    send_signal(pid, number)
+                time.sleep(seconds)
+    thread = threading.Thread(target=slow_down)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def stop_while_saving(pid, directory, is_over):
@@ -109,7 +100,7 @@ def _unfinished(directory):
 
 @contextlib.contextmanager
 def small_disk(directory, size):
-    """A file system of its own for a directory, which is soon full."""
+    """Mount a small file system on a directory."""
     subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=%s' % size, 'chaos', directory], check=True)
     try:
         yield
@@ -119,9 +110,9 @@ def small_disk(directory, size):
 
 @contextlib.contextmanager
 def small_cgroup(limit_bytes):
-    """A cgroup with little memory, as a container has it: the path of the file that takes process ids.
+    """Make a cgroup with little memory, as a container has it; yield the path of the file that takes process ids.
 
-    None if this process may not make one.
+    Yield None if this process may not make one.
     """
     version_1 = os.path.isdir('/sys/fs/cgroup/memory')
     parent = '/sys/fs/cgroup/memory' if version_1 else '/sys/fs/cgroup'

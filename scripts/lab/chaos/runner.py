@@ -1,7 +1,6 @@
 """Run one case: start the job, wait for the moment, cause the fault, watch the end, and judge it."""
 import contextlib
 import json
-import os
 import re
 import shutil
 import signal
@@ -10,13 +9,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import List, NamedTuple, Optional
 
 import numpy as np
 
 from lab import jobs
 from lab.launchers import over_hosts
-from lab.processes import PATIENCE, read_command
+from lab.processes import PATIENCE, read_command, send_signal
 from mxhybrid.base.errors import CheckpointError
 from mxhybrid.checkpoint import folder
 from mxhybrid.checkpoint.reader import Reader
@@ -53,83 +52,64 @@ _OF_PROCESSES = (*faults.SIGNALS, *faults.LIMITS)
 
 
 class Outcome(NamedTuple):
-    """The outcome of a case.
-
-    Attributes
-    ----------
-    case : str
-    status : int or None
-        The launcher's; None if it had to be killed.
-    seconds : float
-        From the fault to the end of the last process.
-    named : list of str
-        Causes that processes of the job gave.
-    right : bool
-        Whether they name what happened.
-    left : list of str
-        Processes, shared memory and files that stayed behind.
-    problems : list of str
-        Why the case failed; empty if it passed.
-    output : str
-        Last lines, where it failed.
-    """
+    """The outcome of a case."""
 
     case: str
-    status: object
+    #: The status of the launcher; None if it had to be killed.
+    status: Optional[int]
+    #: The time from the fault to the end of the last process.
     seconds: float
-    named: list
+    #: Causes that processes of the job gave, and whether they name what happened.
+    named: List[str]
     right: bool
-    left: list
-    problems: list
+    #: Processes, shared memory and files that stayed behind.
+    left: List[str]
+    #: The reasons for which the case failed; empty if it passed.
+    problems: List[str]
+    #: The last lines, if the case failed.
     output: str
 
 
 def run_case(case, cluster, reference):
-    """Run a case.
-
-    Parameters
-    ----------
-    case : cases.Case
-    cluster : EmulatedCluster
-        Two hosts.
-    reference : dict of str to numpy.ndarray
-        The weights that training ends with.
-
-    Returns
-    -------
-    Outcome
-    """
-    directory = Path(tempfile.mkdtemp(prefix='mxhybrid-chaos-'))
-    try:
-        with contextlib.ExitStack() as stack:
-            return _Run(case, cluster, directory, stack).outcome(reference)
-    finally:
-        shutil.rmtree(str(directory), ignore_errors=True)
+    """Run a case on two hosts; return its Outcome.  `reference` has the weights that training ends with."""
+    with contextlib.ExitStack() as stack:
+        directory = Path(tempfile.mkdtemp(prefix='mxhybrid-chaos-'))
+        stack.callback(shutil.rmtree, str(directory), ignore_errors=True)
+        return _Run(case, cluster, directory, stack).outcome(reference)
 
 
 def train_alone(body=BODY, keeps_rows=False):
-    """Weights after the training of a case in one process, which runs `body`; see :attr:`cases.Case.keeps_rows`."""
-    directory = tempfile.mkdtemp(prefix='mxhybrid-chaos-')
-    try:
+    """Return the weights that one process, which runs `body`, ends with; see :attr:`cases.Case.keeps_rows`."""
+    with tempfile.TemporaryDirectory(prefix='mxhybrid-chaos-') as directory:
         spec = {'weights': directory, 'keeps_rows': keeps_rows}
         jobs.run_job(body, 'none', env={'MXHYBRID_CHAOS': json.dumps(spec)}).ok()
         return _weights(Path(directory), 0)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _weights(directory, rank):
     with np.load(str(directory / ('weights.%d.npz' % rank))) as file:
-        return {name: file[name] for name in file}
+        return dict(file)
+
+
+def _until(condition, seconds):
+    """Wait until a condition holds, at most some seconds; return whether it does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def shared_memory(cluster):
-    """Names of segments and semaphores that processes of a cluster's hosts made, as ``'hosta:/dev/shm/name'``."""
+    """Return the names of shared memory that processes of a cluster's hosts made, as ``'hosta:/dev/shm/name'``."""
     return {'%s:/dev/shm/%s' % (host.name, path.name) for index, host in enumerate(cluster.hosts)
             for path in cluster.shared_memory(index).iterdir()}
 
 
 class _Run:
+    """A run of one case: its job, its files, and its fault."""
+
     def __init__(self, case, cluster, directory, stack):
         self.case, self.cluster, self.directory, self.stack = case, cluster, directory, stack
         for name in ('job', 'saved', 'tmp', 'disk', 'rows'):
@@ -165,11 +145,9 @@ class _Run:
         on_disk = case.fault == 'full' and case.moment in ('saving', 'delta')
         if case.is_elastic:
             spec.update(elastic=True, generation=int(case.moment == 'elastic-restore'))
-        if case.has_tables:
-            spec['saving'] = str(self.directory / ('disk' if on_disk else 'saved'))
-        if case.moment == 'saving':
-            spec['plain'] = case.target in ('parameters', 'states')
-            spec['saving'] = str(self.directory / ('disk' if on_disk else 'saved'))
+        if case.has_tables or case.moment == 'saving':
+            spec.update(saving=str(self.directory / ('disk' if on_disk else 'saved')),
+                        plain=case.target in ('parameters', 'states'))
         if case.must_end_well:
             spec['weights'] = str(self.directory / 'job')
         if case.lasts:
@@ -185,23 +163,20 @@ class _Run:
     def _clean_up(self):
         self.job.close()
         for host in self.cluster.hosts:
-            for pid in self.cluster.pids(host.namespace):
-                # Processes that sshd started for the job wait for a link that was cut. The daemons themselves stay.
-                if pid not in self.cluster.daemons:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+            # Processes that sshd started for the job wait for a link that was cut. The daemons themselves stay.
+            for pid in set(self.cluster.pids(host.namespace)) - self.cluster.daemons:
+                send_signal(pid, signal.SIGKILL)
 
     # -- the fault ---------------------------------------------------------------------------------------------
 
     def _ended(self):
         return self.job.poll() is not None
 
-    def _wait_for(self, condition, seconds, what):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if self._ended() or time.monotonic() > deadline:
-                raise _Missed('the job %s before %s' % ('ended' if self._ended() else 'did not go on', what))
-            time.sleep(_POLL_S)
+    def _wait_for(self, condition, seconds, event):
+        """Wait until a condition holds; raise _Missed if the job ends, or the time is over, before the event."""
+        _until(lambda: condition() or self._ended(), seconds)
+        if not condition():
+            raise _Missed('the job %s before %s' % ('ended' if self._ended() else 'did not go on', event))
 
     def _victim(self):
         """Return the process id of the victim, as soon as it runs."""
@@ -223,7 +198,7 @@ class _Run:
         return victims[0]
 
     def _inject(self):
-        """Let it go wrong; returns a sentence part that names the victim."""
+        """Cause the fault; return the process id of the victim, if a process is hit."""
         case = self.case
         files = [self.directory / 'job' / ('at.%d' % rank) for rank in case.announcers]
         by_birth = case.moment == 'start' and case.target.split('-')[0] in ('server', 'scheduler')
@@ -253,7 +228,7 @@ class _Run:
             faults.fill(str(self.cluster.shared_memory(case.host)))
         elif case.fault == 'slow':
             self.stack.enter_context(faults.slow_link(self.cluster, case.host))
-            self.stack.enter_context(faults.SlowProcesses(lambda: [
+            self.stack.enter_context(faults.slow_processes(lambda: [
                 process.pid for process in self.job.processes() if process.role != 'launcher'
                 and self.cluster.host_of(process.pid) == case.host]))
         elif case.fault == 'away':
@@ -266,15 +241,14 @@ class _Run:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def outcome(self, reference):
-        """Do it all."""
+        """Cause the fault, watch the end, judge, and resume a job with dynamic tables."""
         try:
             victim = self._inject()
         except _Missed as missed:
             return Outcome(self.case.name, self.job.poll(), 0.0, [], False, [], [str(missed)], self._tail())
         if self.case.fault in ('full', 'none') or self.case.fault == 'raise' and self.case.rank is None:
-            self._wait_for_end(_MOMENT_S)
-        deadline = self.case.limit + _PATIENCE_S
-        ended = self._wait_for_end(deadline)
+            _until(self._ended, _MOMENT_S)
+        ended = _until(self._ended, self.case.limit + _PATIENCE_S)
         status = self.job.poll()
         rest = self._wait_for_rest(victim)
         seconds = time.monotonic() - self.fault_at
@@ -294,7 +268,7 @@ class _Run:
             subprocess.run(['mount', '-o', 'remount,size=1g', spec['saving']], check=True)
         self._start({'MXHYBRID_SERVERS_PER_HOST': '2', 'MXHYBRID_CHAOS': json.dumps(spec),
                      'MXHYBRID_STORAGE': '*users*=%s,*=memory' % (self.directory / 'rows')})
-        ended = self._wait_for_end(_RESUME_S)
+        ended = _until(self._ended, _RESUME_S)
         text, status = self.job.output, self.job.poll()
         if not ended or status != 0:
             problems = ['resumed, it %s' % ('ended with status %r' % status if ended else 'did not end')]
@@ -304,50 +278,37 @@ class _Run:
             problems = self._check_weights(reference)
         return outcome._replace(problems=problems, output=self._tail() if problems else '')
 
-    def _wait_for_end(self, seconds):
-        deadline = time.monotonic() + seconds
-        while not self._ended() and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        return self._ended()
-
     def _wait_for_rest(self, victim):
+        """Wait for the end of all processes; return those that are left.  A victim that was stopped early may stay."""
         # A host that was cut off notices it by itself; a process that still imports MXNet notices it afterwards.
         extra = (SILENCE_S + 3.0) * self.case.silent + IMPORT_S * (self.case.moment == 'start')
-        deadline = time.monotonic() + _GRACE_S + extra
-        while True:
-            stays = victim if (self.case.fault, self.case.moment) == ('stop', 'start') else None
-            rest = [process for process in self.job.processes() if process.pid != stays]
-            if not rest or time.monotonic() > deadline:
-                return rest
-            time.sleep(_POLL_S)
+        stays = victim if (self.case.fault, self.case.moment) == ('stop', 'start') else None
+
+        def rest():
+            return [process for process in self.job.processes() if process.pid != stays]
+        _until(lambda: not rest(), _GRACE_S + extra)
+        return rest()
 
     def _left(self, rest, victim):
-        if (self.case.fault, self.case.moment) == ('stop', 'start') and not self._ends_once_continued(victim):
-            rest = [process for process in self.job.processes() if process.pid == victim] + rest
+        """Return the processes, shared memory and files that are left."""
+        if (self.case.fault, self.case.moment) == ('stop', 'start'):
+            # A process that was stopped before the job knew it must end by itself when it is continued.
+            send_signal(victim, signal.SIGCONT)
+            if not _until(lambda: victim not in [process.pid for process in self.job.processes()], IMPORT_S):
+                rest = [process for process in self.job.processes() if process.pid == victim] + rest
         left = ['%s pid %d%s' % (process.role, process.pid, ' (the victim)' * (process.pid == victim))
                 for process in rest]
         left += sorted(shared_memory(self.cluster) - self._shared_memory)
-        left += [str(path.relative_to(self.directory)) for path in sorted((self.directory / 'tmp').iterdir())]
-        left += [str(path.relative_to(self.directory)) for name in ('saved', 'disk')
-                 for path in sorted((self.directory / name).iterdir()) if path.name.endswith('.part')]
-        rows = self.directory / ('disk' if self.case.target == 'rows' else 'rows')
-        left += [str(path.relative_to(self.directory)) for path in sorted(rows.iterdir())]
+        rows = 'disk' if self.case.target == 'rows' else 'rows'
+        left += [str(path.relative_to(self.directory))
+                 for pattern in ('tmp/*', 'saved/*.part', 'disk/*.part', rows + '/*')
+                 for path in sorted(self.directory.glob(pattern))]
         return left
 
-    def _ends_once_continued(self, victim):
-        """Return whether a process that was stopped before the job knew it ends by itself when it is continued."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(victim, signal.SIGCONT)
-        deadline = time.monotonic() + IMPORT_S
-        while victim in [process.pid for process in self.job.processes()] and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        return time.monotonic() < deadline
-
     def _text(self):
-        text = self.job.output
-        for path in sorted((self.directory / 'job').glob('log.*')):
-            text += path.read_text(errors='replace')
-        return text
+        """Return the output of the job, and of workers that were cut off from it."""
+        logs = sorted((self.directory / 'job').glob('log.*'))
+        return self.job.output + ''.join(path.read_text(errors='replace') for path in logs)
 
     def _tail(self):
         return '\n'.join(self._text().splitlines()[-_TAIL_LINES:])
@@ -397,6 +358,7 @@ class _Run:
         return []
 
     def _is_right(self, causes, launcher, text, victim):
+        """Return whether the processes of the job name the fault."""
         case = self.case
         # Before it has joined, a worker on another host knows no more than this.
         if case.moment == 'start':
@@ -409,7 +371,7 @@ class _Run:
             return not causes and (case.fault != 'away' or warned is not None)
         if case.target == 'launcher':
             return True  # no process is left that could be told
-        patterns = []
+        patterns, reason = [], '' if case.has_tables else None
         if case.fault == 'kill' and case.rank is not None:
             patterns = [r'worker %d(?:, which watches the job,| \(host %s, pid %d\)) died' % (case.rank, host, victim)]
             if not causes:  # the launcher may be quicker than a process that only starts
@@ -444,13 +406,11 @@ class _Run:
             patterns = [r'%s \(host %s, pid %d\) failed: .*(?:%s|in full in the output of)' % (
                 'worker %d' % case.rank if case.rank is not None else 'a parameter server', host, victim,
                 _REFUSED[case.fault])]
-            leaving_workers = re.findall(r'(worker \d) \(.*\) ends, because ' + patterns[0], text)
-            if len(set(leaving_workers)) < 3 + (case.rank is None):
-                return False
+            reason = patterns[0]
         elif case.fault == 'lost':
             patterns = [r'worker %d \(.*has kept the other workers waiting.*body\.py:\d+' % case.rank]
-        if case.has_tables:
-            leaving_workers = set(re.findall(r'(worker \d) \(.*\) ends, because ', text))
+        if reason is not None:  # which each worker that is left must give
+            leaving_workers = set(re.findall(r'(worker \d) \(.*\) ends, because ' + reason, text))
             if len(leaving_workers) < 3 + (case.rank is None):
                 return False
         return bool(causes) and all(any(re.search(pattern, cause) for pattern in patterns) for cause in causes)

@@ -8,88 +8,91 @@ import json
 import os
 import shutil
 import sys
+import traceback
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
 
 from lab.fuzz.pieces import Job, slack_of
 
+#: Errors by which mxhybrid refuses.
+REFUSALS = ('InputError', 'SettingError')
+
 
 def note(path, words):
-    """Write a file that is whole whenever it is there."""
-    with open(path + '.part', 'w') as file:
-        json.dump(words, file)
-    os.replace(path + '.part', path)
+    """Write a file of JSON that is whole whenever it is there."""
+    part = Path('%s.part' % path)
+    part.write_text(json.dumps(words))
+    part.replace(path)
 
 
-def run(script, name, directory, side, job, swallowed):
-    """Run one program; return its problems, if there were any."""
-    rank = job.rank
-    with open(script) as file:
-        namespace = {'__name__': 'program'}
-        exec(compile(file.read(), script, 'exec'), namespace)
+def print_traceback():
+    """Print the traceback of the present error if the environment asks for it."""
+    if os.environ.get('MXHYBRID_FUZZ_TRACEBACK'):
+        traceback.print_exc()
+
+
+def run(name, directory, side, job, swallowed):
+    """Run one program; return its problem, None if there was none."""
+    script, progress = directory / (name + '.py'), directory / ('progress.%s.%d' % (side, job.rank))
+    namespace = {'__name__': 'program'}
+    exec(compile(script.read_text(), str(script), 'exec'), namespace)
 
     class Noting(namespace['Record']):
-        """Says where this worker is."""
+        """A record that says where this worker is."""
 
         event = [0, 'start']
 
         def at(self, event, what):
-            """An event begins."""
             super().at(event, what)
-            self.event[:] = [event, what]
-            note(os.path.join(directory, 'progress.%s.%d' % (side, rank)), [name] + self.event)
+            self.event = [event, what]
+            note(progress, [name, *self.event])
 
     record = Noting()
-    record.event[:] = [0, 'start']
-    files = os.path.join(directory, '%s.files%s' % (name, '-mxnet' if job.alone else ''))
-    os.makedirs(files, exist_ok=True)
-    note(os.path.join(directory, 'progress.%s.%d' % (side, rank)), [name, 0, 'start'])
+    note(progress, [name, *record.event])
+    files = directory / ('%s.files%s' % (name, '-mxnet' if job.alone else ''))
+    files.mkdir(exist_ok=True)
     problem, slack = None, {}
     try:
-        namespace['program_1'](job, record, files)
+        namespace['program_1'](job, record, str(files))
         mx.nd.waitall()
         if job.alone and namespace.get('SLACK', True):
             values, record.values = record.values, {}
             job.nudge = 1e-7
-            namespace['program_1'](job, record, files)
-            slack = {'slack of ' + name: value for name, value in slack_of(values, record.values).items()}
+            namespace['program_1'](job, record, str(files))
+            slack = {'slack of ' + key: value for key, value in slack_of(values, record.values).items()}
             record.values = values
     except Exception as error:
-        if os.environ.get('MXHYBRID_FUZZ_TRACEBACK'):
-            import traceback
-            traceback.print_exc()
-        problem = [type(error).__name__, str(error)] + record.event
+        print_traceback()
+        problem = [type(error).__name__, str(error), *record.event]
     if swallowed and problem is None:
-        problem = ['swallowed', '; '.join(swallowed)] + record.event
+        problem = ['swallowed', '; '.join(swallowed), *record.event]
     job.nudge = 0.0
     del swallowed[:]
-    path = os.path.join(directory, '%s.%s.%d' % (name, side, rank))
-    np.savez(path + '.part.npz', **record.values, **slack)
-    os.replace(path + '.part.npz', path + '.npz')
-    note(path + '.json', problem)
+    result = directory / ('%s.%s.%d' % (name, side, job.rank))
+    np.savez('%s.npz' % result, **record.values, **slack)
+    note('%s.json' % result, problem)
     return problem
 
 
 def main():
     """Run all programs."""
-    directory, side = sys.argv[1:]
+    directory, side = Path(sys.argv[1]), sys.argv[2]
     swallowed = []
     sys.unraisablehook = lambda unraisable: swallowed.append('%s: %s in %r' % (
         unraisable.exc_type.__name__, unraisable.exc_value, unraisable.object))
     job = Job(side == 'mxnet', int(side == 'moved'))
-    with open(os.path.join(directory, 'programs.' + side)) as file:
-        names = json.load(file)
-    for name in names:
-        problem = run(os.path.join(directory, name + '.py'), name, directory, side, job, swallowed)
+    for name in json.loads((directory / ('programs.' + side)).read_text()):
+        problem = run(name, directory, side, job, swallowed)
         if job.size > 1:
             # A worker that failed alone leaves the others waiting; workers that fail together go on together.
             everyone = job.store.backend.allgather_json(problem, 'fuzz.' + name)
             if any(each != everyone[0] for each in everyone):
                 raise RuntimeError('workers differ: %s' % everyone)
-        files = os.path.join(directory, name + '.files')
-        if job.rank == 0 and (job.part or not os.path.exists(os.path.join(files, 'moved'))):
-            shutil.rmtree(files, ignore_errors=True)
+        files = directory / (name + '.files')
+        if job.rank == 0 and (job.part or not (files / 'moved').exists()):
+            shutil.rmtree(str(files), ignore_errors=True)
         gc.collect()
 
 

@@ -2,11 +2,11 @@
 import argparse
 import sys
 import time
-from pathlib import Path
 from typing import List, Optional
 
 from . import messages, runner
-from .session import Session, tell
+from .networks.session import NetworkSession
+from .session import SCRIPTS, Session, tell
 from .tables import TABLES
 
 
@@ -30,10 +30,8 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--programs', type=int, default=100, help='number of programs')
     add('--first', type=int, default=0, metavar='SEED', help='seed of the first; the others follow')
     add('--seed', type=int, help='run this program by itself')
-    add('--scripts', type=Path, default=Path('fuzz-failures'), metavar='DIR', help='directory for scripts of failures')
     add('--messages', type=float, metavar='MINUTES',
         help='in place of programs, fuzz the messages between hosts for this time; needs clang++')
-    add('--no-shrink', action='store_true', help='do not make failing programs smaller')
     networks = parser.add_argument_group('networks')
     networks.add_argument('--ranks', type=_ranks, default='2,3,4', help='numbers of workers, used in turn')
     networks.add_argument('--dtype', choices=('both', 'float64', 'float32'), default='both',
@@ -43,20 +41,17 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def session_of(args: argparse.Namespace) -> Session:
-    """Return the run that a command line asks for."""
-    if args.kind == 'networks':
-        from .networks.session import NetworkSession
-        return NetworkSession(args.scripts, not args.no_shrink, args.ranks, args.dtype, args.operators)
-    return Session(args.scripts, not args.no_shrink, TABLES if args.kind else runner.PLAIN)
-
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run programs; status 1 if any failed."""
     args = parse(argv)
     if args.messages is not None:
-        return messages.run(args.messages, args.scripts)
-    session, began = session_of(args), time.monotonic()
+        return messages.run(args.messages, SCRIPTS)
+    if args.kind == 'networks':
+        session: Session = NetworkSession(args.ranks, args.dtype, args.operators)
+    else:
+        session = Session(TABLES if args.kind else runner.PLAIN)
+    began = time.monotonic()
     try:
         session.run_all([args.seed] if args.seed is not None else list(range(args.first, args.first + args.programs)))
     except KeyboardInterrupt:

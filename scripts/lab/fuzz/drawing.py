@@ -9,17 +9,15 @@ PER_JOB = 25
 
 _RATES = {'sgd': (0.01, 0.03, 0.1), 'nag': (0.01, 0.03), 'adam': (0.003, 0.01, 0.03), 'adagrad': (0.03, 0.1),
           'groupadagrad': (0.03, 0.1), 'ftrl': (0.05, 0.1), 'rmsprop': (0.003, 0.01), 'adadelta': (1.0, 0.5),
-          'ftml': (0.003, 0.01), 'lamb': (0.003, 0.01), 'dcasgd': (0.01, 0.03),
-          'nadam': (0.003, 0.01)}
+          'ftml': (0.003, 0.01), 'lamb': (0.003, 0.01), 'dcasgd': (0.01, 0.03), 'nadam': (0.003, 0.01)}
 
-#: Those that update row_sparse weights.
+#: Optimizers that update row_sparse weights, and others.
 _FOR_TABLES = ('sgd', 'sgd', 'adam', 'adam', 'adagrad', 'groupadagrad', 'ftrl', 'nag', 'rmsprop', 'adadelta')
-
 _OTHERS = ('ftml', 'lamb', 'dcasgd', 'nadam')
 
 
 def draw_job(number: int) -> Dict[str, Any]:
-    """Settings of the job that runs a batch of programs."""
+    """Draw the settings of the job that runs a batch of programs."""
     random = randoms.Random('job %d' % number)
     if random.random() < 0.05:
         return {'launcher': 'none', 'workers': 1, 'servers': 0, 'row_transport': 'auto'}
@@ -29,7 +27,7 @@ def draw_job(number: int) -> Dict[str, Any]:
 
 
 def draw(seed: int) -> Dict[str, Any]:
-    """The program of a seed."""
+    """Return the program of a seed."""
     return _Drawing(seed).program
 
 
@@ -44,19 +42,25 @@ class _Drawing:
         self.program['model'] = self._model()
         self.program['asked'] = None if has(self.program, 'weight') else random.choice((None, None, None, True, False))
         self.program['optimizer'] = self.optimizer = self._optimizer()
-        self._fit_model()
+        if self.optimizer['name'] in FLOAT32:
+            self.program['model']['dtype'] = 'float32'
+        if self.optimizer['name'] == 'groupadagrad':  # matrices only
+            self.program['model']['bias'] = False
         self.program['store'] = self._store()
         self.program['looks'] = random.random() < 0.6
         self.params = parameters(self.program['model'])
         self.frozen: List[int] = []
         self.slots: Dict[str, List[str]] = {}
-        events: List[Dict[str, Any]] = []
-        self.program['events'] = events
+        self.program['events'] = events = []  # type: List[Dict[str, Any]]
         count = random.randint(20, 60)
+        kinds = {'step': 60, 'steps ahead': 1.5, 'rate': 3, 'attribute': 4, 'multiplier': 4, 'grad_req': 4,
+                 'evaluate': 4, 'save': 3, 'load': 3, 'set': 2, 'initialise': 1, 'read': 2, 'repartition': 3,
+                 'prefetch': 4, 'hybridize': 1, 'report': 1, 'trainer': 1.5, 'renew': 0.7}
         while len(events) < count:
-            event = self._event()
+            kind = random.choices(list(kinds), list(kinds.values()))[0]
+            event = getattr(self, '_' + kind.replace(' ', '_'))()
             if event is not None:
-                events.append(event)
+                events.append(dict(do=kind, **event))
 
     # -- the model -----------------------------------------------------------------------------------------------
 
@@ -79,13 +83,6 @@ class _Drawing:
                 'bias': random.random() < 0.7, 'units': random.choice((1, 3)), 'add': random.random() < 0.12,
                 'branches': branches}
 
-    def _fit_model(self) -> None:
-        """Make the model one that its optimizer takes."""
-        model, name = self.program['model'], self.optimizer['name']
-        if name in FLOAT32:
-            model['dtype'] = 'float32'
-        if name == 'groupadagrad':  # matrices only
-            model['bias'] = False
 
     def _store(self) -> Dict[str, Any]:
         random = self.random
@@ -102,10 +99,7 @@ class _Drawing:
 
     def _optimizer(self) -> Dict[str, Any]:
         random = self.random
-        names = _FOR_TABLES
-        if not has(self.program, 'weight') and random.random() < 0.2:
-            names = _OTHERS
-        name = random.choice(names)
+        name = random.choice(_OTHERS if not has(self.program, 'weight') and random.random() < 0.2 else _FOR_TABLES)
         if name == 'nadam' and self.program['model']['devices'] > 1:
             name = 'ftml'  # nadam advances a schedule at each call, so for each device
         options: Dict[str, Any] = {'learning_rate': random.choice(_RATES[name])}
@@ -118,8 +112,7 @@ class _Drawing:
         if name in ('sgd', 'adam'):
             maybe('lazy_update', True, False, often=0.4)
         sparse = has(self.program, 'weight') or has(self.program, 'gradient')
-        decays = name != 'groupadagrad' and not (name == 'adagrad' and sparse)
-        if decays:
+        if name != 'groupadagrad' and not (name == 'adagrad' and sparse):
             maybe('wd', 0.01, 0.1, often=0.45)
         maybe('clip_gradient', 0.05, 0.3, 2.0, often=0.25)
         maybe('rescale_grad', 0.5, 2.0, often=0.1)
@@ -139,7 +132,7 @@ class _Drawing:
             maybe('lamda1', 0.001, 0.02)
             maybe('beta', 0.5, 2.0)
         elif name in ('adagrad', 'groupadagrad'):
-            maybe('eps' if name == 'adagrad' else 'eps', 1e-3, 1e-5)
+            maybe('eps', 1e-3, 1e-5)
         scheduler = None
         if self.scheduled and name != 'adadelta' and random.random() < 0.8:  # which never asks for the rate
             rate = options['learning_rate']
@@ -151,14 +144,7 @@ class _Drawing:
                 {'name': 'CosineScheduler', 'options': {'max_update': 30, 'base_lr': rate, 'final_lr': rate / 10}}))
         return {'name': name, 'options': options, 'scheduler': scheduler}
 
-    # -- events --------------------------------------------------------------------------------------------------
-
-    def _event(self) -> Optional[Dict[str, Any]]:
-        kinds = {'step': 60, 'steps_ahead': 1.5, 'rate': 3, 'attribute': 4, 'multiplier': 4, 'grad_req': 4,
-                 'evaluate': 4, 'save': 3, 'load': 3, 'set': 2, 'initialise': 1, 'read': 2, 'repartition': 3,
-                 'prefetch': 4, 'hybridize': 1, 'report': 1, 'trainer': 1.5, 'renew': 0.7}
-        kind = self.random.choices(list(kinds), list(kinds.values()))[0]
-        return getattr(self, '_' + kind)()
+    # -- events, None where a program cannot have one ------------------------------------------------------------
 
     def _seed(self) -> int:
         return self.random.randrange(1000)
@@ -177,7 +163,7 @@ class _Drawing:
         whole = ['all'] * count
         use = whole if random.random() < 0.6 else [random.choice(('all', 'some', 'none')) for _ in range(count)]
         ids = random.choice(('any', 'any', 'few', 'frequent', 'all'))
-        event = {'do': 'step', 'seed': self._seed(), 'samples': samples, 'use': use, 'ids': ids,
+        event = {'seed': self._seed(), 'samples': samples, 'use': use, 'ids': ids,
                  'split': random.choice(('even', 'even', 'even', 'uneven', 'one'))}
         if model['add']:
             event.update(use=[random.choice(('all', 'all', 'all', 'none')) for _ in range(count)],
@@ -200,37 +186,30 @@ class _Drawing:
         model = self.program['model']
         if model['devices'] > 1 or model['add'] or self._number('weight', 'gradient') is None:
             return None
-        return {'do': 'steps ahead', 'seed': self._seed(), 'samples': self.random.choice((4, 9)),
+        return {'seed': self._seed(), 'samples': self.random.choice((4, 9)),
                 'steps': self.random.choice((2, 4, 6))}
 
     def _rate(self) -> Optional[Dict[str, Any]]:
         if self.optimizer['scheduler']:
-            return None  # which MXNet refuses
-        factor = self.random.choice((0.0, 0.3, 1.0, 1.5))
-        return {'do': 'rate', 'value': self.optimizer['options']['learning_rate'] * factor}
+            return None  # MXNet refuses it
+        return {'value': self.optimizer['options']['learning_rate'] * self.random.choice((0.0, 0.3, 1.0, 1.5))}
 
     def _attribute(self) -> Optional[Dict[str, Any]]:
-        random, options, name = self.random, self.optimizer['options'], self.optimizer['name']
-        choices = [('clip_gradient', (0.1, 1.0))] if options.get('clip_gradient') else []
-        if 'wd' in options:
-            choices.append(('wd', (0.0, 0.05)))
-        if 'momentum' in options:
-            choices.append(('momentum', (0.0, 0.3, 0.8)))
+        options, name = self.optimizer['options'], self.optimizer['name']
+        choices = [(option, values) for option, values in (
+            ('clip_gradient', (0.1, 1.0)), ('wd', (0.0, 0.05)), ('momentum', (0.0, 0.3, 0.8))) if option in options]
+        choices += {'rmsprop': [('gamma1', (0.7, 0.9))], 'adadelta': [('rho', (0.7, 0.9))]}.get(name, [])
         if name in ('adam', 'ftml', 'lamb'):
             choices += [('beta1', (0.6, 0.95)), ('epsilon', (1e-2, 1e-3))]
-        if name == 'rmsprop':
-            choices.append(('gamma1', (0.7, 0.9)))
-        if name == 'adadelta':
-            choices.append(('rho', (0.7, 0.9)))
         if not choices:
             return None
-        attribute, values = random.choice(choices)
-        return {'do': 'attribute', 'name': attribute, 'value': random.choice(values)}
+        attribute, values = self.random.choice(choices)
+        return {'name': attribute, 'value': self.random.choice(values)}
 
     def _multiplier(self) -> Dict[str, Any]:
         random = self.random
         decays = 'wd' in self.optimizer['options'] and random.random() < 0.4
-        return {'do': 'multiplier', 'number': random.choice(self.params).number,
+        return {'number': random.choice(self.params).number,
                 'name': 'wd_mult' if decays else 'lr_mult', 'value': random.choice((0.0, 0.3, 1.0, 2.0))}
 
     def _grad_req(self) -> Optional[Dict[str, Any]]:
@@ -240,7 +219,7 @@ class _Drawing:
         if self.frozen and self.random.random() < 0.6:
             number = self.frozen.pop(self.random.randrange(len(self.frozen)))
             dense = self.params[number].kind not in ('weight', 'gradient')
-            return {'do': 'grad_req', 'number': number, 'value': 'add' if model['add'] and dense else 'write'}
+            return {'number': number, 'value': 'add' if model['add'] and dense else 'write'}
         # MXNet makes no gradient of a bias where the weight beside it has none.
         last = {param.branch: param.number for param in self.params}
         numbers = [param.number for param in self.params if param.branch >= 0 and param.number not in self.frozen
@@ -249,52 +228,49 @@ class _Drawing:
             return None
         number = self.random.choice(numbers)
         self.frozen.append(number)
-        return {'do': 'grad_req', 'number': number, 'value': 'null'}
+        return {'number': number, 'value': 'null'}
 
     def _evaluate(self) -> Dict[str, Any]:
-        return {'do': 'evaluate', 'seed': self._seed(), 'samples': self.random.choice((1, 5, 20)),
-                'ids': self.random.choice(('any', 'frequent', 'all')),
-                'ranks': self._ranks()}
+        return {'seed': self._seed(), 'samples': self.random.choice((1, 5, 20)),
+                'ids': self.random.choice(('any', 'frequent', 'all')), 'ranks': self._ranks()}
 
     def _save(self) -> Dict[str, Any]:
         kinds = self.random.choice((['parameters'], ['parameters', 'states'], ['states'], ['checkpoint']))
         slot = self.random.choice('abc')
         self.slots[slot] = kinds
-        return {'do': 'save', 'slot': slot, 'kinds': kinds}
+        return {'slot': slot, 'kinds': kinds}
 
     def _load(self) -> Optional[Dict[str, Any]]:
         if not self.slots:
             return None
         slot = self.random.choice(sorted(self.slots))
-        return {'do': 'load', 'slot': slot, 'kinds': self.slots[slot]}
+        return {'slot': slot, 'kinds': self.slots[slot]}
 
     def _set(self) -> Dict[str, Any]:
-        return {'do': 'set', 'number': self.random.choice(self.params).number, 'seed': self._seed()}
+        return {'number': self.random.choice(self.params).number, 'seed': self._seed()}
 
     def _initialise(self) -> Optional[Dict[str, Any]]:
         if update_on_store(self.program):
             return None  # MXNet's store knows nothing of it
-        return {'do': 'initialise', 'seed': self._seed(),
-                'by_rank': self.random.random() < 0.7}
+        return {'seed': self._seed(), 'by_rank': self.random.random() < 0.7}
 
     def _read(self) -> Optional[Dict[str, Any]]:
         number = self._number('gradient', 'dense', '')
         if number is None:
             return None
         if not update_on_store(self.program) and self.random.random() < 0.3:
-            return {'do': 'read', 'number': number, 'ranks': [0, 1, 2, 3], 'write': True}
-        return {'do': 'read', 'number': number, 'ranks': self._ranks()}
+            return {'number': number, 'ranks': [0, 1, 2, 3], 'write': True}
+        return {'number': number, 'ranks': self._ranks()}
 
     def _repartition(self) -> Optional[Dict[str, Any]]:
         number = self._number('weight', 'gradient')
-        return None if number is None else {'do': 'repartition', 'number': number,
-                                           'partitions': self.random.choice((1, 2, 3, 5, 8))}
+        return None if number is None else {'number': number, 'partitions': self.random.choice((1, 2, 3, 5, 8))}
 
     def _prefetch(self) -> Optional[Dict[str, Any]]:
         number = self._number('weight', 'gradient')
-        return None if number is None else {'do': 'prefetch', 'number': number, 'seed': self._seed(),
-                                           'count': self.random.choice((1, 6, 20)),
-                                           'after_step': self.random.random() < 0.3}
+        return None if number is None else {
+            'number': number, 'seed': self._seed(), 'count': self.random.choice((1, 6, 20)),
+            'after_step': self.random.random() < 0.3}
 
     def _hybridize(self) -> Optional[Dict[str, Any]]:
         branches = self.program['model']['branches']
@@ -302,16 +278,15 @@ class _Drawing:
         if branches[branch]['kind'] == 'weight':
             return None
         part = '' if branches[branch]['block'] == 'HybridBranch' and self.random.random() < 0.5 else '.table'
-        return {'do': 'hybridize', 'branch': branch, 'part': part, 'on': self.random.random() < 0.8}
+        return {'branch': branch, 'part': part, 'on': self.random.random() < 0.8}
 
     def _report(self) -> Dict[str, Any]:
-        return {'do': 'report'}
+        return {}
 
-    def _anew(self, do: str) -> Dict[str, Any]:
-        event = {'do': do, 'store': self._store()}
+    def _anew(self) -> Dict[str, Any]:
+        event, model = {'store': self._store()}, self.program['model']
         if self.random.random() < 0.5:
             optimizer = self._optimizer()
-            model = self.program['model']
             if (optimizer['name'] not in FLOAT32 or model['dtype'] == 'float32') and (
                     optimizer['name'] != 'groupadagrad' or not model['bias']):
                 event['optimizer'] = self.optimizer = optimizer
@@ -321,8 +296,8 @@ class _Drawing:
 
     def _trainer(self) -> Optional[Dict[str, Any]]:
         # MXNet keeps a row_sparse weight with its first Trainer.
-        return None if has(self.program, 'weight') else self._anew('trainer')
+        return None if has(self.program, 'weight') else self._anew()
 
     def _renew(self) -> Dict[str, Any]:
         self.frozen = []
-        return self._anew('renew')
+        return self._anew()

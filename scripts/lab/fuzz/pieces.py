@@ -99,14 +99,19 @@ def make_net(job, *branches, devices=1, seed=0, **options):
     contexts = [mx.cpu(number) for number in range(1 if job.alone else devices)]
     params = list(net.collect_params().values())
     for number, param in enumerate(params):
-        values = np.random.RandomState(seed + number).normal(scale=0.3, size=param.shape).astype(param.dtype)
         param.initialize(ctx=contexts, init=mx.init.Zero())
-        if param._stype == 'row_sparse':
-            param.set_data(mx.nd.sparse.row_sparse_array((values, np.arange(len(values))), shape=param.shape,
-                                                         dtype=param.dtype))
-        else:
-            param.set_data(mx.nd.array(values, dtype=param.dtype))
+        draw_values(param, seed + number)
     return net, params
+
+
+def draw_values(param, seed):
+    """Give a parameter random values."""
+    values = np.random.RandomState(seed).normal(scale=0.3, size=param.shape)
+    if param._stype == 'row_sparse':
+        param.set_data(mx.nd.sparse.row_sparse_array((values, np.arange(len(values))), shape=param.shape,
+                                                     dtype=param.dtype))
+    else:
+        param.set_data(mx.nd.array(values, dtype=param.dtype))
 
 
 class StoreTrainer(gluon.Trainer):
@@ -286,19 +291,19 @@ def look(record, trainer, params):
 
 def look_at_states(record, path):
     """Record the optimizer states in a file."""
-    def arrays(state):
-        if state is None:
-            return []
-        if isinstance(state, (list, tuple)):
-            return [array for part in state for array in arrays(part)]
-        return [state]
-
     with open(path, 'rb') as file:
         states, optimizer = pickle.load(file)
     for key in sorted(states):
-        for slot, array in enumerate(arrays(states[key])):
+        for slot, array in enumerate(arrays_of(states[key])):
             record('state %d of %d' % (slot, key), array.tostype('default').asnumpy())
     record('updates', np.array(optimizer.num_update))
+
+
+def arrays_of(state):
+    """Return the arrays of an optimizer's state, which is nothing, an array, or a list of states."""
+    if isinstance(state, (list, tuple)):
+        return [array for part in state for array in arrays_of(part)]
+    return [] if state is None else [state]
 
 
 def save(job, record, net, trainer, directory, slot, kinds):
@@ -334,13 +339,7 @@ def set_value(job, params, number, seed):
         whole = [(param, param._reduce()) for param in params if param._stype == 'row_sparse']
         for param, values in whole:
             param.set_data(values.astype(param.dtype))
-    param = params[number]
-    values = np.random.RandomState(seed).normal(scale=0.3, size=param.shape)
-    if param._stype == 'row_sparse':
-        param.set_data(mx.nd.sparse.row_sparse_array((values, np.arange(len(values))), shape=param.shape,
-                                                     dtype=param.dtype))
-    else:
-        param.set_data(mx.nd.array(values, dtype=param.dtype))
+    draw_values(params[number], seed)
 
 
 def initialise_anew(job, net, seed, by_rank):
@@ -390,25 +389,24 @@ def differences(expected, values, slack, rtol, atol):
     """Return the values of a worker that are not as expected: name and explanation."""
     wrong = []
     for name, value in values.items():
-        expected_value = expected.get(name)
-        if expected_value is None:
+        if name not in expected:
             wrong.append((name, 'only in the job'))
             continue
-        if expected_value.shape != value.shape or expected_value.dtype != value.dtype:
-            wrong.append((name, '%s %s, not %s %s' % (value.shape, value.dtype, expected_value.shape,
-                                                      expected_value.dtype)))
+        right = expected[name]
+        if right.shape != value.shape or right.dtype != value.dtype:
+            wrong.append((name, '%s %s, not %s %s' % (value.shape, value.dtype, right.shape, right.dtype)))
             continue
         mine = ~np.isnan(value) if '/predictions' in name else np.ones(value.shape, bool)
-        value, expected_value = value[mine].astype('float64'), expected_value[mine].astype('float64')
-        same = np.isfinite(expected_value)
-        if not np.array_equal(np.isfinite(value), same):
+        value, right = value[mine].astype('float64'), right[mine].astype('float64')
+        is_finite = np.isfinite(right)
+        if not np.array_equal(np.isfinite(value), is_finite):
             wrong.append((name, 'not finite'))
             continue
-        value, expected_value = value[same], expected_value[same]
-        apart = np.abs(value - expected_value) - (atol + rtol * np.abs(expected_value) + slack.get(name, 0))
+        value, right = value[is_finite], right[is_finite]
+        apart = np.abs(value - right) - (atol + rtol * np.abs(right) + slack.get(name, 0))
         if (apart > 0).any():
             worst = int(np.argmax(apart))
-            wrong.append((name, '%.9g, not %.9g' % (value[worst], expected_value[worst])))
+            wrong.append((name, '%.9g, not %.9g' % (value[worst], right[worst])))
     return wrong
 
 

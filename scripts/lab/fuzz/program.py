@@ -64,7 +64,7 @@ def optimizer_of(program: Dict[str, Any], number: int) -> Dict[str, Any]:
 
 
 def tolerance(program: Dict[str, Any]) -> Tuple[float, float]:
-    """Relative and absolute difference that needs no explanation: more where rounding grows, see `slack_of`."""
+    """Return the relative and absolute difference that needs no explanation; where rounding grows, `slack_of` adds."""
     if program['model']['dtype'] == 'float64' and not has(program, 'weight') and not has(program, 'gradient'):
         return 1e-9, 1e-10
     return 1e-5, 1e-6

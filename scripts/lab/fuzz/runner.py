@@ -1,19 +1,17 @@
 """Runs programs with MXNet alone and in a job, many of them in the same processes, and compares."""
-import contextlib
 import json
-import os
 import re
-import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from lab.jobs import start_job
 
-from . import pieces
+from . import pieces, shrinking
+from .body import REFUSALS
 from .drawing import PER_JOB, draw
 from .program import tolerance
 from .script import commands, standing_alone
@@ -28,9 +26,6 @@ _POLL_S = 0.1
 #: Changes a script.
 Alter = Callable[[str], str]
 
-#: Errors by which mxhybrid refuses.
-_REFUSALS = ('InputError', 'SettingError')
-
 
 class Kind(NamedTuple):
     """A kind of programs: how they are drawn, written, compared and made small."""
@@ -42,27 +37,23 @@ class Kind(NamedTuple):
     standing_alone: Callable[..., str]
     commands: Callable[[Dict[str, Any], str], List[str]]
     tolerance: Callable[[Dict[str, Any]], Any]
+    structures: shrinking.Structures
+    changes: shrinking.Changes
 
 
-PLAIN = Kind('fuzz', draw, PER_JOB, standing_alone, commands, tolerance)
+PLAIN = Kind('fuzz', draw, PER_JOB, standing_alone, commands, tolerance, shrinking.plain_structures,
+             shrinking.plain_changes)
 
 
 class Outcome(NamedTuple):
-    """The outcome of a program.
+    """The outcome of a program."""
 
-    Attributes
-    ----------
-    kind : str
-        'same'; 'differs', from MXNet alone; 'workers differ', from each other; 'refused', by mxhybrid; 'failed', with
-        another error; 'hangs'; 'dies'; 'invalid', where MXNet alone fails.
-    words : str
-        What was found.
-    event : int
-        Where, counted from 1; 0 before the first and where it is not known.
-    """
-
+    #: 'same'; 'differs', from MXNet alone; 'workers differ', from each other; 'refused', by mxhybrid; 'failed', with
+    #: another error; 'hangs'; 'dies'; 'invalid', if MXNet alone fails.
     kind: str
+    #: The difference or the error.
     words: str = ''
+    #: The event at which the program fails, counted from 1; 0 before the first event and if it is not known.
     event: int = 0
 
     @property
@@ -80,59 +71,53 @@ class Side(NamedTuple):
 
 
 def run_all(programs: List[Dict[str, Any]], alter: Optional[Alter] = None, kind: Kind = PLAIN) -> List[Outcome]:
-    """Run programs, those together that have the same job settings."""
-    groups: Dict[str, List[int]] = {}
+    """Run programs; programs with the same job settings share a job."""
+    return run_in_groups(programs, lambda program: repr(sorted(program['job'].items())),
+                         lambda some: run(some, alter, kind))
+
+
+def run_in_groups(programs: List[Dict[str, Any]], key: Callable[[Dict[str, Any]], Hashable],
+                  run_group: Callable[[List[Dict[str, Any]]], List[Outcome]]) -> List[Outcome]:
+    """Run programs with equal keys together, by `run_group`; return the outcomes in the order of the programs."""
+    groups: Dict[Hashable, List[int]] = {}
     for number, program in enumerate(programs):
-        groups.setdefault(repr(sorted(program['job'].items())), []).append(number)
+        groups.setdefault(key(program), []).append(number)
     outcomes: Dict[int, Outcome] = {}
     for numbers in groups.values():
-        outcomes.update(zip(numbers, run([programs[number] for number in numbers], alter, kind)))
+        outcomes.update(zip(numbers, run_group([programs[number] for number in numbers])))
     return [outcomes[number] for number in range(len(programs))]
 
 
 def run(programs: List[Dict[str, Any]], alter: Optional[Alter] = None, kind: Kind = PLAIN) -> List[Outcome]:
     """Run programs that share the settings of a job, in their order.
 
-    Parameters
-    ----------
-    programs : list of dict
-    alter : callable, optional
-        Changes the script that the job runs, to plant a difference.
-    kind : Kind, optional
+    `alter` changes the scripts that the job runs, to plant a difference.
     """
-    directory = Path(tempfile.mkdtemp(prefix='mxhybrid-fuzz-'))
-    try:
-        names = ['%03d' % number for number in range(len(programs))]
-        for name, program in zip(names, programs):
-            (directory / (name + '.py')).write_text(kind.standing_alone([program]))
-        expected = _run_side(directory, 'mxnet', names, None)
-        valid = [name for name in names if expected[name].problem is None]
-        if alter is not None:
-            for name in names:
-                path = directory / (name + '.py')
-                path.write_text(alter(path.read_text()))
+    with tempfile.TemporaryDirectory(prefix='mxhybrid-fuzz-') as folder:
+        directory = Path(folder)
+        scripts = {'%03d' % number: kind.standing_alone([program]) for number, program in enumerate(programs)}
+        for name, source in scripts.items():
+            (directory / (name + '.py')).write_text(source)
+        expected = _run_side(directory, 'mxnet', list(scripts), None)
+        for name, source in scripts.items() if alter is not None else ():
+            (directory / (name + '.py')).write_text(alter(source))
+        valid = [name for name in scripts if expected[name].problem is None]
         sides = _run_side(directory, 'job', valid, programs[0]['job'])
-        moving = [name for name, program in zip(names, programs) if name in sides and sides[name].problem is None
+        moving = [name for name, program in zip(scripts, programs) if name in sides and sides[name].problem is None
                   and any(event['do'] == 'move' for event in program['events'])]
         if moving:  # which go on in another job
             for name, side in _run_side(directory, 'moved', moving, programs[0]['job']['next']).items():
                 sides[name] = Side(side.problem, sides[name].values + side.values)
-        return [_judge(program, expected[name], sides.get(name), kind)
-                for name, program in zip(names, programs)]
-    finally:
-        shutil.rmtree(str(directory), ignore_errors=True)
+        return [_judge(program, expected[name], sides.get(name), kind) for name, program in zip(scripts, programs)]
 
 
 # -- one side ------------------------------------------------------------------------------------------------------
 
 def _run_side(directory: Path, side: str, names: List[str], job: Optional[Dict[str, Any]]) -> Dict[str, Side]:
     """Run programs in one job, or, after one that ends it, in another."""
-    workers = job['workers'] if job else 1
-
-    def read(name: str) -> Optional[Side]:
-        is_whole = all((directory / ('%s.%s.%d.json' % (name, side, rank))).exists() for rank in range(workers))
-        return _read(directory, side, name, workers) if is_whole else None
-    return run_in_jobs(directory, side, names, lambda: _run_job(directory, side, job), read,
+    job = job or {'launcher': 'none', 'workers': 1, 'servers': 1, 'row_transport': 'auto'}
+    return run_in_jobs(directory, side, names, lambda: _run_job(directory, side, job),
+                       lambda name: _read(directory, side, name, job['workers']),
                        lambda name, ended: Side(_of_some(directory, side, name, ended), []),
                        lambda last, ended: Side(ended, last.values))
 
@@ -168,8 +153,8 @@ def run_in_jobs(directory: Path, side: str, names: List[str], run_job: Callable[
     return results
 
 
-def await_end(running: Any, notes: Callable[[], List[Path]], limit_s: float) -> Any:
-    """Wait until a job ends; return its result, or an Outcome if it hangs or does not end in order.
+def await_end(running: Any, notes: Callable[[], List[Path]], limit_s: float) -> Tuple[Optional[Outcome], str]:
+    """Wait until a job ends; return its problem, None if it succeeded, and its output.
 
     A job hangs if none of the files that `notes` lists changes for `limit_s` seconds.
     """
@@ -182,29 +167,32 @@ def await_end(running: Any, notes: Callable[[], List[Path]], limit_s: float) -> 
             try:
                 running.wait(0)
             except AssertionError as error:
-                return Outcome('hangs', str(error))
+                return Outcome('hangs', str(error)), ''
         time.sleep(_POLL_S)
     try:
-        return running.wait(5, grace=20)
+        result = running.wait(5, grace=20)
     except AssertionError as error:
-        return Outcome('dies', str(error))
+        return Outcome('dies', str(error)), ''
+    problem = 'the job ended with status %d:\n%s' % (result.returncode, _cause(result.output))
+    return Outcome('dies', problem) if result.returncode else None, result.output
 
 
-def _run_job(directory: Path, side: str, job: Optional[Dict[str, Any]]) -> Optional[Outcome]:
+def _cause(output: str) -> str:
+    """Return the last output of the workers, without Horovod's report of their ends."""
+    by_workers = [line for line in output.splitlines() if re.match(r'\[\d+\]<', line)]
+    return '\n'.join((by_workers or output.splitlines())[-60:])
+
+
+def _run_job(directory: Path, side: str, job: Dict[str, Any]) -> Optional[Outcome]:
     """Run the body to its end; return its problem, None if it succeeded."""
-    job = job or {'launcher': 'none', 'workers': 1, 'servers': 1, 'row_transport': 'auto'}
     env = {'MXHYBRID_ROW_TRANSPORT': job['row_transport'], 'MXHYBRID_LOG_LEVEL': 'WARNING',
            'MXNET_STORAGE_FALLBACK_LOG_VERBOSE': '0'}
     with start_job(BODY, job['launcher'], workers=job['workers'], servers=job['servers'], args=[directory, side],
                    env=env) as running:
-        result = await_end(running, lambda: _progress(directory, side), EVENT_S)
-    if isinstance(result, Outcome):
-        return result
-    if result.returncode:
-        return Outcome('dies', 'the job ended with status %d:\n%s' % (result.returncode, result.tail(60)))
-    if 'Exception ignored' in result.output:
-        return Outcome('dies', 'an error was swallowed:\n' + result.tail(60))
-    return None
+        problem, output = await_end(running, lambda: _progress(directory, side), EVENT_S)
+    if problem is None and 'Exception ignored' in output:
+        problem = Outcome('dies', 'an error was swallowed:\n' + _cause(output))
+    return problem
 
 
 def _progress(directory: Path, side: str) -> List[Path]:
@@ -219,63 +207,53 @@ def _of_some(directory: Path, side: str, name: str, ended: Outcome) -> Outcome:
             kind, words, event, what = problem
             return Outcome('failed', '%s in %s on worker %s only: %s' % (
                 kind, what, path.name.split('.')[2], words), event)
-    return ended._replace(event=_last_event(directory, side))
+    # The last event that the slowest worker began.
+    events = [json.loads(path.read_text())[1] for path in _progress(directory, side)]
+    return ended._replace(event=min(events, default=0))
 
 
-def _last_event(directory: Path, side: str) -> int:
-    """Return the last event that the slowest worker began."""
-    events = []
-    for path in _progress(directory, side):
-        with contextlib.suppress(ValueError):
-            events.append(json.loads(path.read_text())[1])
-    return min(events, default=0)
-
-
-def _read(directory: Path, side: str, name: str, workers: int) -> Side:
+def _read(directory: Path, side: str, name: str, workers: int) -> Optional[Side]:
+    """Return the result of a program; None if a worker has not left one."""
     values, problems, mark = [], [], 'slack of '
-    for rank in range(workers):
-        path = directory / ('%s.%s.%d' % (name, side, rank))
-        problems.append(json.loads(Path('%s.json' % path).read_text()))
-        with np.load('%s.npz' % path) as file:
-            values.append({key: file[key] for key in file})
-        os.unlink('%s.npz' % path)
+    paths = [str(directory / ('%s.%s.%d' % (name, side, rank))) for rank in range(workers)]
+    if not all(Path(path + '.json').exists() for path in paths):
+        return None
+    for path in paths:
+        problems.append(json.loads(Path(path + '.json').read_text()))
+        with np.load(path + '.npz') as file:
+            values.append(dict(file))
+        Path(path + '.npz').unlink()
     slack = {key[len(mark):]: float(value) for key, value in values[0].items() if key.startswith(mark)}
     values = [{key: value for key, value in each.items() if not key.startswith(mark)} for each in values]
     if not any(problems):
         return Side(None, values, slack)
     kind, words, event, what = next(problem for problem in problems if problem)
     alike = all(problem == problems[0] for problem in problems)
-    refused = alike and kind in _REFUSALS
+    refused = alike and kind in REFUSALS
     return Side(Outcome('refused' if refused else 'failed', '%s in %s%s: %s' % (
         kind, what, '' if alike else ' on some workers only', words), event), values)
 
 
 # -- the verdict ---------------------------------------------------------------------------------------------------
 
-def _event_of(name: str) -> int:
-    return int(name.split('/')[0])
-
-
 def _judge(program: Dict[str, Any], expected: Side, actual: Optional[Side], kind: Kind = PLAIN) -> Outcome:
+    """Return the outcome of a program: its first problem, or 'same'."""
     if expected.problem is not None:
         return expected.problem._replace(kind='invalid')
     assert actual is not None
-    rtol, atol = kind.tolerance(program)
-    outcomes = []
+    outcomes = [] if actual.problem is None else [actual.problem]
+
+    def add(outcome_kind: str, words: str, name: str) -> None:
+        outcomes.append(Outcome(outcome_kind, words, int(name.split('/')[0])))
     for rank, values in enumerate(actual.values):
-        for name, words in pieces.differences(expected.values[0], values, expected.slack, rtol, atol):
-            outcomes.append(Outcome('differs', '%s on worker %d: %s' % (name, rank, words), _event_of(name)))
+        for name, words in pieces.differences(expected.values[0], values, expected.slack, *kind.tolerance(program)):
+            add('differs', '%s on worker %d: %s' % (name, rank, words), name)
         for name, value in values.items():
             # Saved values have the same bits on all workers.
             if re.match(r'\d+/\d', name) and not np.array_equal(value, actual.values[0].get(name), equal_nan=True):
-                outcomes.append(Outcome('workers differ', '%s on workers 0 and %d' % (name, rank), _event_of(name)))
-    if actual.problem is not None:
-        outcomes.append(actual.problem)
-    elif not outcomes:
-        missing = set(expected.values[0]) - {name for values in actual.values for name in values}
-        if missing:
-            outcomes.append(Outcome('differs', 'not in the job: %s' % sorted(missing)[0], _event_of(min(missing))))
-    if not outcomes:
-        return Outcome('same')
+                add('workers differ', '%s on workers 0 and %d' % (name, rank), name)
+    missing = set(expected.values[0]).difference(*actual.values)
+    if missing and not outcomes:
+        add('differs', 'not in the job: %s' % min(missing), min(missing))
     order = ['dies', 'hangs', 'failed', 'refused', 'differs', 'workers differ']
-    return min(outcomes, key=lambda each: (each.event, order.index(each.kind)))
+    return min(outcomes, key=lambda each: (each.event, order.index(each.kind)), default=Outcome('same'))

@@ -3,7 +3,8 @@ import ast
 import builtins
 import functools
 import inspect
-from typing import Any, Dict, List, Set, Tuple
+import symtable
+from typing import Any, Callable, Dict, List, Set, Tuple
 
 from . import pieces
 from .program import optimizer_of, tolerance, update_on_store
@@ -51,7 +52,7 @@ def needed(source: str, *modules: Any) -> List[str]:
 
 
 def _call(name: str, *positional: str, **keywords: Any) -> str:
-    """A call, broken into lines."""
+    """Return a call, broken into lines."""
     words = list(positional) + ['%s=%r' % item for item in keywords.items()]
     line, lines = '%s(' % name, []
     for position, word in enumerate(words):
@@ -75,12 +76,9 @@ def _trainer(program: Dict[str, Any], optimizer: Dict[str, Any], store: Dict[str
 
 def _net(program: Dict[str, Any]) -> str:
     model = program['model']
-    branches = []
-    for spec in model['branches']:
-        spec = dict(spec)
-        kind = spec.pop('block')
-        branches.append('(%s, %r)' % (kind, spec))
-    options = {name: model[name] for name in ('devices', 'dtype', 'bias', 'units') if name in model}
+    branches = ['(%s, %r)' % (branch['block'], {name: value for name, value in branch.items() if name != 'block'})
+                for branch in model['branches']]
+    options = {name: model[name] for name in ('devices', 'dtype', 'bias', 'units')}
     return _call('net, params = make_net', 'job', *branches, seed=program['seed'] % 1000, **options)
 
 
@@ -100,14 +98,14 @@ _STATEMENTS = {'rate': 'trainer.set_learning_rate({value!r})', 'attribute': 'tra
 
 
 def _event(program: Dict[str, Any], number: int, event: Dict[str, Any]) -> List[str]:
-    """Statements of an event."""
+    """Return the statements of an event."""
     arguments = {name: value for name, value in event.items() if name != 'do'}
     do = event['do']
     if do in _STATEMENTS:
         return [_STATEMENTS[do].format(**arguments)]
     if do in _CALLS:
         lines = [_call(*_CALLS[do], **arguments)]
-        if do == 'step' and program['model'].get('add'):
+        if do == 'step' and program['model']['add']:
             lines.append('net.collect_params().zero_grad()')
         if do == 'initialise':
             # Worker 0's values count from the next step on.
@@ -127,37 +125,46 @@ def _event(program: Dict[str, Any], number: int, event: Dict[str, Any]) -> List[
 
 
 def _requests(program: Dict[str, Any]) -> List[str]:
-    if not program['model'].get('add'):
+    """Return the statements that set requests of gradients, if the program adds them up."""
+    if not program['model']['add']:
         return []
     return ['for param in params:', _INDENT + "if param._grad_stype == 'default':",
             2 * _INDENT + "param.grad_req = 'add'"]
 
 
-def function(program: Dict[str, Any], name: str) -> str:
-    """The program as a function."""
+def _function(program: Dict[str, Any], name: str) -> str:
+    """Return the program as a function."""
     lines = [_net(program), *_requests(program), *_trainer(program, program['optimizer'], program['store'])]
     for number, event in enumerate(program['events'], 1):
         lines.append('record.at(%d, %r)' % (number, event['do']))
         lines += _event(program, number - 1, event)
-        if program['looks'] or event['do'] in ('evaluate',) or number == len(program['events']):
+        if program['looks'] or event['do'] == 'evaluate' or number == len(program['events']):
             lines.append('look(record, trainer, params)')
     body = '\n'.join(_INDENT + line for part in lines for line in part.split('\n'))
     return 'def %s(job, record, directory):\n%s\n' % (name, body)
 
 
 def standing_alone(programs: List[Dict[str, Any]], file: str = 'case.py') -> str:
-    """A script that runs programs one after the other, and prints how the last program differs from MXNet alone."""
+    """Return a script that runs programs one after the other, and prints how the last differs from MXNet alone."""
+    body = body_of(programs, _function, tolerance(programs[-1]))
+    return '\n\n'.join([head('', programs[-1], commands(programs[-1], file), HEAD), *needed(body, pieces), body])
+
+
+def head(kind: str, program: Dict[str, Any], command_lines: List[str], imports: str) -> str:
+    """Return the first lines of a script: its seed, the commands that run it, and its imports."""
+    return '"""Seed %s of scripts/fuzz%s.\n\n%s\n"""\n%s' % (program['seed'], kind, '\n'.join(command_lines), imports)
+
+
+def body_of(programs: List[Dict[str, Any]], function: Callable[[Dict[str, Any], str], str],
+            tolerances: Tuple[float, float]) -> str:
+    """Return the last lines of a script: a function for each program, and the call that runs all of them."""
     names = ['program_%d' % number for number in range(1, len(programs) + 1)]
-    rtol, atol = tolerance(programs[-1])
-    end = "if __name__ == '__main__':\n    main([%s], %r, %r)\n" % (', '.join(names), rtol, atol)
-    functions = [function(program, name) for program, name in zip(programs, names)]
-    body = '\n\n'.join(functions + [end])
-    title = '"""Seed %s of scripts/fuzz.\n\n%s\n"""\n' % (programs[-1]['seed'], '\n'.join(commands(programs[-1], file)))
-    return title + HEAD + '\n\n' + '\n\n'.join(needed(body, pieces)) + '\n\n' + body
+    end = "if __name__ == '__main__':\n    main([%s], %r, %r)\n" % (', '.join(names), *tolerances)
+    return '\n\n'.join([*map(function, programs, names), end])
 
 
 def commands(program: Dict[str, Any], file: str) -> List[str]:
-    """Command lines that show the difference."""
+    """Return command lines that show the difference."""
     job = program['job']
     settings = 'MXHYBRID_ROW_TRANSPORT=%s ' % job['row_transport']
     lines = ['    python %s --mxnet    # what one process with MXNet alone finds' % file]
@@ -174,22 +181,12 @@ def commands(program: Dict[str, Any], file: str) -> List[str]:
 
 def check_names(source: str) -> None:
     """Raise an error if a script uses a name that it does not define."""
-    tree = ast.parse(source)
-    compile(source, 'script', 'exec')
-    have = set(dir(builtins)) | {'__file__', '__name__'}
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            have.add(node.name)
-        if isinstance(node, ast.FunctionDef):
-            arguments = node.args
-            have |= {each.arg for each in arguments.args + arguments.kwonlyargs}
-            have |= {each.arg for each in (arguments.vararg, arguments.kwarg) if each}
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            have |= {(alias.asname or alias.name).split('.')[0] for alias in node.names}
-        if isinstance(node, ast.ExceptHandler) and node.name:
-            have.add(node.name)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            have.add(node.id)
-    missing = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - have
+    script = symtable.symtable(source, 'script', 'exec')
+    scopes = [script]
+    for scope in scopes:
+        scopes += scope.get_children()
+    defined = {symbol.get_name() for symbol in script.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    used = {symbol.get_name() for scope in scopes for symbol in scope.get_symbols() if symbol.is_global()}
+    missing = used - defined - set(dir(builtins)) - {'__file__', '__name__'}
     if missing:
         raise NameError('a script would not define %s' % ', '.join(sorted(missing)))

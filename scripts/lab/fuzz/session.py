@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from . import runner, shrinking
-from .tables import TABLES, shrinking as table_shrinking
 
+#: The directory of scripts that show failures.
+SCRIPTS = Path('fuzz-failures')
 #: Lines of a failure's words that are shown.
 _LINES = 12
-
-
-#: The functions that make smaller programs of other kinds than the plain one.
-_SMALLER = {TABLES.name: (table_shrinking.structures, table_shrinking.changes)}
 
 
 def tell(words: str) -> None:
@@ -27,8 +24,8 @@ class Session:
     #: Outcomes that are no findings.
     accepted: Tuple[str, ...] = ('same', 'invalid')
 
-    def __init__(self, scripts: Path, shrinks: bool, kind: runner.Kind = runner.PLAIN):
-        self._scripts, self._shrinks, self._kind = scripts, shrinks, kind
+    def __init__(self, kind: runner.Kind = runner.PLAIN):
+        self._kind = kind
         self.outcomes: Dict[int, runner.Outcome] = {}
 
     @property
@@ -52,14 +49,24 @@ class Session:
 
     def summary(self, seconds: float) -> str:
         """Summarize the outcomes of all programs."""
-        return summary(self.outcomes, seconds, self.findings)
+        lines = ['%d programs in %.0f min: %s' % (len(self.outcomes), seconds / 60, counted(self.outcomes.values()))]
+        for kind in ('refused', 'invalid'):
+            messages: Dict[str, List[int]] = collections.defaultdict(list)
+            for seed, outcome in self.outcomes.items():
+                if outcome.kind == kind:
+                    messages[gist(outcome.words)].append(seed)
+            lines += ['    %s, %d times, as with seed %d: %s' % (kind, len(seeds), seeds[0], message)
+                      for message, seeds in sorted(messages.items(), key=lambda item: -len(item[1]))]
+        if self.findings:
+            lines.append('failing seeds: ' + ', '.join(map(str, self.findings)))
+        return '\n'.join(lines)
 
-    def _keep(self, name: str, source: Callable[[str], str]) -> str:
-        """Write the script that shows a failure, given its path; return the path."""
-        self._scripts.mkdir(parents=True, exist_ok=True)
-        path = str(self._scripts / name)
-        Path(path).write_text(source(path))
-        return path
+    def _show(self, name: str, source: Callable[[str], str], commands: Callable[[str], List[str]]) -> None:
+        """Write the script that shows a failure, and print the commands that run it; both depend on its path."""
+        SCRIPTS.mkdir(exist_ok=True)
+        path = SCRIPTS / name
+        path.write_text(source(str(path)))
+        tell('%s shows it:\n%s\n' % (path, '\n'.join(commands(str(path)))))
 
     def run(self, seeds: List[int]) -> None:
         """Run the programs of seeds that share a job; examine the programs that fail."""
@@ -75,25 +82,24 @@ class Session:
                 self._look_closer(programs[:number + 1], outcome)
 
     def _look_closer(self, programs: List[Dict[str, Any]], outcome: runner.Outcome) -> None:
+        """Show the failure of the last program by a small script."""
         seed = programs[-1]['seed']
         tell('\nseed %d %s, event %d: %s' % (seed, outcome.kind, outcome.event, shortened(outcome.words)))
-        shown_programs = programs[-1:]
-        alone = runner.run(shown_programs, kind=self._kind)[0] if len(programs) > 1 else outcome
+        alone = runner.run(programs[-1:], kind=self._kind)[0] if len(programs) > 1 else outcome
         if alone.kind == outcome.kind:
-            if self._shrinks:
-                shown_programs = [shrink(programs[-1], alone, kind=self._kind)]
+            shown_programs = [shrink(programs[-1], alone, kind=self._kind)]
         else:
             tell('by itself: %s; with the %d programs before it in the job:' % (alone.kind, len(programs) - 1))
             shown_programs = with_those_before(programs, outcome.kind, self._kind)
             if not shown_programs:
                 tell('it did not come again\n')
                 shown_programs = programs
-        path = self._keep('%s-%d.py' % (self._kind.name, seed),
-                          lambda path: self._kind.standing_alone(shown_programs, path))
-        tell('%s shows it:\n%s\n' % (path, '\n'.join(self._kind.commands(shown_programs[-1], path))))
+        self._show('%s-%d.py' % (self._kind.name, seed), lambda path: self._kind.standing_alone(shown_programs, path),
+                   lambda path: self._kind.commands(shown_programs[-1], path))
 
 
 def shortened(words: str) -> str:
+    """Return the first line of a message and its last lines."""
     lines = words.strip().splitlines()
     return '\n'.join(lines if len(lines) <= _LINES else [lines[0], '...'] + lines[-_LINES:])
 
@@ -104,7 +110,7 @@ def shrink(program: Dict[str, Any], outcome: runner.Outcome, alter: Optional[run
     def fails(places: Any) -> List[bool]:
         tell('    shrinking: %d candidates' % len(places))
         return [each.kind == outcome.kind for each in runner.run_all([each for _, each in places], alter, kind)]
-    reduction = shrinking.shrink(program, outcome.event, *_SMALLER.get(kind.name, ()))
+    reduction = shrinking.shrink(program, outcome.event, kind.structures, kind.changes)
     return shrinking.drive({'it': reduction}, fails)['it']
 
 
@@ -113,9 +119,9 @@ def with_those_before(programs: List[Dict[str, Any]], outcome: str, kind: runner
     """Find as few programs as possible of which the last fails behind the others in one job; none if it does not."""
     def fails(chosen: List[Dict[str, Any]]) -> bool:
         return runner.run(chosen, kind=kind)[-1].kind == outcome
-    *before, last = programs
     if not fails(programs):
         return []
+    *before, last = programs
     size = len(before)
     while size:
         size = -(-size // 2)
@@ -139,18 +145,3 @@ def counted(outcomes: Iterable[runner.Outcome]) -> str:
     """Return how many outcomes of each kind there are."""
     return ', '.join('%d %s' % (count, kind)
                      for kind, count in collections.Counter(outcome.kind for outcome in outcomes).most_common())
-
-
-def summary(outcomes: Dict[int, runner.Outcome], seconds: float, findings: List[int]) -> str:
-    """Summarize the outcomes of all programs."""
-    lines = ['%d programs in %.0f min: %s' % (len(outcomes), seconds / 60, counted(outcomes.values()))]
-    for kind in ('refused', 'invalid'):
-        messages: Dict[str, List[int]] = collections.defaultdict(list)
-        for seed, outcome in outcomes.items():
-            if outcome.kind == kind:
-                messages[gist(outcome.words)].append(seed)
-        lines += ['    %s, %d times, as with seed %d: %s' % (kind, len(seeds), seeds[0], message)
-                  for message, seeds in sorted(messages.items(), key=lambda item: -len(item[1]))]
-    if findings:
-        lines.append('failing seeds: ' + ', '.join(map(str, findings)))
-    return '\n'.join(lines)

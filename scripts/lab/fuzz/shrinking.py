@@ -50,13 +50,8 @@ def drive(reductions: Dict[Any, Shrinking], fails: Callable[[List[Tuple[Any, Pro
     return reduced
 
 
-def shrink(program: Program, event: int = 0, structures: Optional[Structures] = None,
-           changes: Optional[Changes] = None) -> Shrinking:
-    """Shrink a program that fails in an event, counted from 1, or in an unknown one.
-
-    `structures` and `changes` are those of another kind of programs: simpler programs that exclude each other, and
-    changes that can be made together.
-    """
+def shrink(program: Program, event: int, structures: Structures, changes: Changes) -> Shrinking:
+    """Shrink a program that fails in an event, counted from 1, or in an unknown one, 0."""
     if 0 < event < len(program['events']):
         shorter = dict(program, events=program['events'][:event])
         program = shorter if (yield [shorter])[0] else program
@@ -64,9 +59,9 @@ def shrink(program: Program, event: int = 0, structures: Optional[Structures] = 
     while before != program:
         before = program
         program = yield from _fewer_events(program)
-        for simpler in (structures or _simpler_structure, _simpler_job):
+        for simpler in (structures, _simpler_job):
             program = yield from _first_of(simpler, program)
-        program = yield from _together(program, changes or _changes)
+        program = yield from _together(program, changes)
     return program
 
 
@@ -96,10 +91,6 @@ def _together(program: Program, simpler: Changes) -> Shrinking:
     return program
 
 
-def _with(program: Program, **changes: Any) -> Program:
-    return dict(copy.deepcopy(program), **copy.deepcopy(changes))
-
-
 def _fewer_events(program: Program) -> Shrinking:
     """Drop all pieces that can be dropped: large groups first, then each piece by itself."""
     pieces = 2
@@ -107,7 +98,7 @@ def _fewer_events(program: Program) -> Shrinking:
         events = program['events']
         size = max(1, -(-len(events) // pieces))
         cuts = [(start, min(len(events), start + size)) for start in range(0, len(events), size)]
-        candidates = [_with(program, events=events[:start] + events[end:]) for start, end in cuts]
+        candidates = [dict(program, events=events[:start] + events[end:]) for start, end in cuts]
         shorter = None
         for first in range(0, len(candidates), _MOST):
             verdicts = yield candidates[first:first + _MOST]
@@ -115,7 +106,7 @@ def _fewer_events(program: Program) -> Shrinking:
             if failing:
                 # Often all of these can go; otherwise the first can.
                 gone = {event for number in failing for event in range(*cuts[number])}
-                both = _with(program, events=[event for each, event in enumerate(events) if each not in gone])
+                both = dict(program, events=[event for each, event in enumerate(events) if each not in gone])
                 shorter = both if len(failing) > 1 and (yield [both])[0] else candidates[failing[0]]
                 break
         if shorter is not None:
@@ -127,7 +118,8 @@ def _fewer_events(program: Program) -> Shrinking:
             pieces = min(2 * pieces, max(1, len(events)))
 
 
-def _simpler_structure(program: Program) -> Iterator[Program]:
+def plain_structures(program: Program) -> Iterator[Program]:
+    """Yield plain programs without a branch, and without bias."""
     model = program['model']
     for number in range(len(model['branches'])):
         simpler = without_branch(program, number)
@@ -138,14 +130,15 @@ def _simpler_structure(program: Program) -> Iterator[Program]:
 
 
 def _simpler_job(program: Program) -> Iterator[Program]:
+    """Yield programs in a simple job, and with one simple setting of the job."""
     job, simple = program['job'], {'workers': 2, 'servers': 1, 'row_transport': 'auto', 'launcher': 'horovodrun'}
     if job['workers'] == 1:
         return
     changes = {name: value for name, value in simple.items() if job[name] != value}
     if len(changes) > 1:
-        yield _with(program, job=dict(job, **simple))
+        yield dict(program, job=dict(job, **simple))
     for name, value in changes.items():
-        yield _with(program, job=dict(job, **{name: value}))
+        yield dict(program, job=dict(job, **{name: value}))
 
 
 def _changed(program: Program, changes: Sequence[Change]) -> Program:
@@ -163,8 +156,8 @@ def _changed(program: Program, changes: Sequence[Change]) -> Program:
     return program
 
 
-def _changes(program: Program) -> Iterator[Change]:
-    """Changes, each of which makes one thing simpler, and that can be made together."""
+def plain_changes(program: Program) -> Iterator[Change]:
+    """Yield changes of plain programs, each of which makes one thing simpler, and that can be made together."""
     model, optimizer = program['model'], program['optimizer']
     for name, value in (('devices', 1), ('add', False), ('dtype', 'float32'), ('units', 1)):
         if model[name] != value:
@@ -203,7 +196,7 @@ def _simple_arguments(program: Program, event: Dict[str, Any]) -> Sequence[Tuple
 
 
 def without_branch(program: Program, number: int) -> Any:
-    """The program without a branch; None where it must stay."""
+    """Return the program without a branch; None if the branch must stay."""
     branches = program['model']['branches']
     if len(branches) == 1 or any(branch.get('shared') == number for branch in branches):
         return None
@@ -221,30 +214,27 @@ def without_branch(program: Program, number: int) -> Any:
 
 
 def _renumbered(program: Program, model: Dict[str, Any], gone: int = -2) -> Program:
-    """The program with another model; events of parameters that it lacks are dropped."""
+    """Return the program with another model; events of parameters that it lacks are dropped."""
     def names(model: Dict[str, Any], gone: int) -> List[Any]:
-        layers, seen = [], {}  # type: ignore[var-annotated]
+        """Return the branch of each parameter, and its place there in a model with bias."""
+        names_of_params, counts = [], collections.Counter()  # type: ignore[var-annotated]
         for param in parameters(model):
             branch = param.branch + (param.branch >= gone >= 0)
-            number = seen.get(branch, 0)
-            seen[branch] = number + 1
-            tables = 1 if branch < 0 or 'shared' in model['branches'][param.branch] else 0
-            # Without bias there is every other one of the layers' parameters.
-            layer = number if number == 0 and not tables else 2 * number if not model['bias'] and tables else (
-                1 + 2 * (number - 1) if not model['bias'] else number)
-            layers.append((branch, layer))
-        return layers
+            number = counts[branch]
+            counts[branch] += 1
+            if not model['bias']:  # a bias would follow each parameter but the table
+                has_table = branch >= 0 and 'shared' not in model['branches'][param.branch]
+                number = max(0, 2 * number - 1) if has_table else 2 * number
+            names_of_params.append((branch, number))
+        return names_of_params
     old = names(program['model'], -2)
     new = {name: number for number, name in enumerate(names(model, gone))}
-    renumbered = _with(program, model=model)
+    renumbered = copy.deepcopy(dict(program, model=model))
     events = []
     for event in renumbered['events']:
         if 'number' in event:
-            name = old[event['number']]
-            if name not in new:
-                continue
-            event['number'] = new[name]
-        if event['do'] == 'hybridize' and event['branch'] == gone:
-            continue
-        events.append(event)
+            event['number'] = new.get(old[event['number']])
+        is_gone = event['do'] == 'hybridize' and event['branch'] == gone
+        if event.get('number', 0) is not None and not is_gone:
+            events.append(event)
     return dict(renumbered, events=events)

@@ -1,7 +1,6 @@
 """The command line: runs the job, looks at its processes again and again, judges."""
 import argparse
 import collections
-import json
 import sys
 import tempfile
 import time
@@ -38,30 +37,16 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--expiry', action='store_true', help='dynamic tables whose keys appear and expire, in place of tables of '
                                               'fixed size')
     add('--launcher', choices=('horovodrun', 'launch.py'), default='horovodrun')
-    add('--json', metavar='FILE', help='write all samples')
     return parser.parse_args(argv)
 
 
 def soak(launcher: str, workers: int, servers: int, seconds: float, steps: int, interval: float,
          expiry: bool = False) -> Dict[str, Any]:
-    """Run a job to its end.
+    """Run a job to its end, and take samples of its processes at an `interval` in seconds.
 
-    Parameters
-    ----------
-    launcher : str
-    workers, servers : int
-    seconds, steps : float, int
-        The least duration of the job, which also lasts until every process has some samples.
-    interval : float
-        Seconds between two samples.
-    expiry : bool
-        Dynamic tables whose keys appear and expire, in place of tables of fixed size.
-
-    Returns
-    -------
-    dict
-        The number of ``steps``, the ``samples`` by process, the ``judgement`` of :func:`lab.soak.growth.judge`, and
-        the ``results`` of the workers.
+    The job makes at least these `steps` in at least these `seconds`, and lasts until every process has some samples.
+    With `expiry`, dynamic tables whose keys appear and expire take the place of tables of fixed size.  Return the
+    number of ``steps``, the ``judgement`` of :func:`lab.soak.growth.judge`, and the ``results`` of the workers.
     """
     samples: Dict[str, List[growth.Sample]] = collections.defaultdict(list)
     with tempfile.TemporaryDirectory(prefix='mxhybrid-soak-') as directory, start_job(
@@ -71,9 +56,7 @@ def soak(launcher: str, workers: int, servers: int, seconds: float, steps: int, 
         deadline, rounds = time.monotonic() + seconds + _BEYOND_S, 0
         while job.poll() is None and time.monotonic() < deadline:
             for process in job.processes():
-                if process.role == 'launcher':
-                    continue
-                sample = growth.sample(process.pid)
+                sample = growth.sample(process.pid) if process.role != 'launcher' else None
                 if sample is not None:
                     name = process.role if process.rank is None else '%s %d' % (process.role, process.rank)
                     samples['%s (%d)' % (name, process.pid)].append(sample)
@@ -90,15 +73,14 @@ def soak(launcher: str, workers: int, servers: int, seconds: float, steps: int, 
         raise RuntimeError('workers made different numbers of steps: %s' % result.results)
     by_pid = {each['pid']: each['requests'] for each in result.results.values()}
     requests = {name: by_pid[pid] for name in samples for pid in by_pid if name.endswith('(%d)' % pid)}
-    return {'steps': step_counts.pop(), 'samples': samples, 'judgement': growth.judge(samples, requests, interval),
-            'results': result.results}
+    judgement = growth.judge(samples, requests, interval)
+    return {'steps': step_counts.pop(), 'judgement': judgement, 'results': result.results}
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Run the soak; returns the exit status."""
+    """Run the soak; return the exit status."""
     args = parse(argv)
-    seconds = 60 * args.minutes
-    began = time.monotonic()
+    seconds, began = 60 * args.minutes, time.monotonic()
     outcome = soak(args.launcher, args.workers, args.servers, seconds, args.steps, max(1.0, seconds / SAMPLES),
                    args.expiry)
     print('%d steps in %.0f min, each equal to %s' % (outcome['steps'], (time.monotonic() - began) / 60,
@@ -106,9 +88,6 @@ def main(argv: Optional[List[str]] = None) -> int:
     for name, rows in outcome['results'][0].get('rows', {}).items():
         print('table %s: %d rows at the end, %d removed' % (name, rows, outcome['results'][0]['expired'][name]))
     print(growth.table(outcome['judgement']))
-    if args.json:
-        with open(args.json, 'w') as file:
-            json.dump(outcome, file)
     grew = [row['process'] for row in outcome['judgement'] if row['grew']]
     if grew:
         sys.stderr.write('soak: grew: %s\n' % ', '.join(grew))

@@ -1,5 +1,5 @@
-"""Random steps on dynamic tables whose keys appear and expire, each compared with a table in the process; arguments:
-SECONDS STEPS DIRECTORY.  They end after the seconds and steps, once the directory has the file `sampled`.
+"""Random steps on dynamic tables whose keys appear and expire, each compared with a table in the process;
+:mod:`.steps` reads the arguments.
 
 Every worker draws the gradients of all workers from one seed, so that each can update the tables in its process as the
 servers do.  Gradients are small whole numbers, whose sums are exact, so rows must have the same bits.  The keys of a
@@ -7,16 +7,13 @@ step are in a window that moves; some are drawn from all former keys.  Checkpoin
 directory, and some rows are prefetched.
 """
 import os
-import sys
-import time
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
 import mxhybrid
-from lab.reports import report
-from mxhybrid.job.join import current
+from lab.soak.steps import DIRECTORY, finish, steps
 from mxhybrid.kvstore.local_table import LocalTable
 
 WIDTH, MOST_KEYS = 16, 300
@@ -29,8 +26,8 @@ TABLES = {'recent': {'expire_after': 30},
           'bounded': {'capacity': 3000, 'evict': 'rarest', 'admit': 2}}
 
 #: Steps between saved checkpoints; checkpoints between whole checkpoints: worker 0 reads the manifests of all deltas
-#: since then; steps between changes of the learning rate; between progress.
-SAVE, DELTAS, RATE, TELL = 300, 5, 70, 100
+#: since then; steps between changes of the learning rate.
+SAVE, DELTAS, RATE = 300, 5, 70
 
 
 class Net(gluon.Block):
@@ -73,8 +70,7 @@ def check(name, table, keys, rows):
 
 def main():
     """Run the steps."""
-    until, steps, directory = time.monotonic() + float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    files, sampled = os.path.join(directory, 'files'), os.path.join(directory, 'sampled')
+    files = os.path.join(DIRECTORY, 'files')
     os.makedirs(files, exist_ok=True)
     store = mxhybrid.create(partitions={'*bounded*': 1, '*': 3}, storage={'*files*': files, '*': 'memory'},
                             storage_memory={'*files*': '1M'})
@@ -87,19 +83,17 @@ def main():
     optimizers = {name: mx.optimizer.AdaGrad(learning_rate=2.0 ** -5) for name in TABLES}
     tables = {name: LocalTable(name, WIDTH, 'float32', block.weight.first_values, TABLES[name])
               for name, block in net.blocks.items()}
-    dense_store = mxhybrid.create()
-    dense_store.init('late', mx.nd.zeros(1))
-    done, rate, going = 0, 2.0 ** -5, True
-    while going:
-        random = np.random.RandomState(done % (1 << 32))
+    rate = 2.0 ** -5
+    for step in steps():
+        random = np.random.RandomState(step)
         loss, sums = 0, {}
         for name, block in net.blocks.items():
-            parts = [drawn(random, done) for _ in range(workers)]
+            parts = [drawn(random, step) for _ in range(workers)]
             keys, rows = parts[rank]
             sums[name] = summed(parts)
             if not len(keys):
                 continue
-            if done % 3 == 0:
+            if step % 3 == 0:
                 mxhybrid.prefetch(block.weight, keys[::2])
             with autograd.record():
                 pulled = block(keys)
@@ -109,26 +103,17 @@ def main():
             loss.backward()
         trainer.step(1)
         for name, table in tables.items():
-            table.set_optimizer(optimizers[name], rate, 0.0, done)
+            table.set_optimizer(optimizers[name], rate, 0.0, step)
             table.push(*sums[name])
-        done += 1
+        done = step + 1
         if done % RATE == 0:
             rate = 2.0 ** -random.randint(4, 8)
             trainer.set_learning_rate(rate)
         if done % SAVE == 0:
-            mxhybrid.checkpoint.save(os.path.join(directory, 'saved'), net, trainer, done,
+            mxhybrid.checkpoint.save(os.path.join(DIRECTORY, 'saved'), net, trainer, done,
                                      delta=done // SAVE % DELTAS != 0)
-        if done % TELL == 0:
-            if rank == 0:
-                print('soak: %d steps' % done, flush=True)
-            # All workers agree whether to go on.
-            late = mx.nd.array([time.monotonic() > until and done >= steps and os.path.exists(sampled)])
-            dense_store.pushpull('late', late, out=late)
-            going = late.asscalar() < workers
-    client = current().servers.client
     statistics = {name: table.statistics() for name, table in tables.items()}
-    report(rank, steps=done, pid=os.getpid(), requests=client.requests if client else 0,
-           rows={name: each['rows'] for name, each in statistics.items()},
+    finish(rank, done, rows={name: each['rows'] for name, each in statistics.items()},
            expired={name: each['expired'] for name, each in statistics.items()})
 
 

@@ -2,6 +2,7 @@
 import statistics
 from typing import Any, Dict, List, NamedTuple, Optional
 
+import numpy as np
 import psutil
 
 MB = 1e6
@@ -33,52 +34,34 @@ def sample(pid: int) -> Optional[Sample]:
         return None
 
 
-def _median(samples: List[Sample], name: str) -> float:
-    return statistics.median(getattr(each, name) for each in samples)
+def _medians(samples: List[Sample]) -> Dict[str, float]:
+    return dict(zip(Sample._fields, map(statistics.median, zip(*samples))))
 
 
 def slope(samples: List[Sample], interval: float) -> float:
-    """Return the slope of the memory after the first quarter of the samples, in MB an hour: of the line with the least
-    squares.
-    """
+    """Return the slope of the memory after the first quarter of the samples, in MB an hour, by least squares."""
     memory = [each.memory for each in samples[len(samples) // 4:]]
-    times = [number - (len(memory) - 1) / 2 for number in range(len(memory))]
-    squares = sum(time ** 2 for time in times)
-    return sum(time * value for time, value in zip(times, memory)) / squares / interval * 3600 if squares else 0.0
+    return float(np.polyfit(np.arange(len(memory)) * interval / 3600, memory, 1)[0])
 
 
 def judge(samples: Dict[str, List[Sample]], requests: Optional[Dict[str, int]] = None, interval: float = 1.0
           ) -> List[Dict[str, Any]]:
     """Compare the last quarter of the samples of each process with the second quarter.
 
-    Parameters
-    ----------
-    samples : dict of str to list of Sample
-        At least eight samples of each process, at equal intervals.
-    requests : dict of str to int, optional
-        Requests to servers that each process made, evenly spread: growth that they explain is allowed.
-    interval : float
-        Seconds between two samples.
-
-    Returns
-    -------
-    list of dict
-        For each process: its resources `before` and `after`, the MB of the difference that its requests explain, the
-        `slope` of its memory in MB an hour, and the fields that `grew`.
+    There are at least eight samples of each process, one in each `interval` of seconds.  Growth that the `requests` of
+    a process to servers explain, which are evenly spread, is allowed.  Return for each process its resources `before`
+    and `after`, the MB that its requests explain, the `slope` of its memory in MB an hour, and the fields that `grew`.
     """
     judgements = []
     for name, process_samples in sorted(samples.items()):
         quarter = max(1, len(process_samples) // 4)
-        early, late = process_samples[quarter:2 * quarter], process_samples[-quarter:]
-        before = {field: _median(early, field) for field in Sample._fields}
-        after = {field: _median(late, field) for field in Sample._fields}
+        before, after = _medians(process_samples[quarter:2 * quarter]), _medians(process_samples[-quarter:])
         # The medians are half of the run apart: the middles of its second and its last quarter.
         requests_mb = (requests or {}).get(name, 0) * _REQUEST_BYTES / MB / 2
         allowed = dict(_SLACK, memory=max(_SLACK['memory'], 0.01 * before['memory']) + requests_mb)
         grew = [field for field in Sample._fields if after[field] > before[field] + allowed[field]]
         judgements.append({'process': name, 'before': before, 'after': after, 'requests': requests_mb, 'grew': grew,
-                           'slope': slope(process_samples, interval),
-                           'samples': len(process_samples)})
+                           'slope': slope(process_samples, interval), 'samples': len(process_samples)})
     return judgements
 
 

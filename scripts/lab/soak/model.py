@@ -7,30 +7,15 @@ Formulas of ``src/operator/optimizer_op-inl.h`` in MXNet 1.9.1 (``SGDUpdateDnsRs
 import numpy as np
 
 
-def _float32(value):
-    return float(np.float32(value))
-
-
 class Sgd:
-    """Stochastic gradient descent, with momentum or without.
-
-    Parameters
-    ----------
-    shape : tuple of int
-    dtype : numpy dtype
-    momentum : float
-    """
+    """Stochastic gradient descent, with momentum or without."""
 
     def __init__(self, shape, dtype, momentum=0.0):
-        self.weights = np.zeros(shape, dtype)
-        self._momentum = _float32(momentum)
-        self._velocity = np.zeros(shape, dtype) if momentum else None
+        self.weights, self._velocity = np.zeros(shape, dtype), np.zeros(shape, dtype)
+        self._momentum = float(np.float32(momentum))
 
     def update(self, ids, rows, rate):
         """Apply a summed gradient; `ids` are unique."""
-        if self._velocity is None:
-            self.weights[ids] -= rate * rows
-            return
         self._velocity[ids] = self._momentum * self._velocity[ids] - rate * rows
         self.weights[ids] += self._velocity[ids]
 
@@ -38,17 +23,17 @@ class Sgd:
 class Adam:
     """Adam (Kingma and Ba, 2015) as MXNet has it; every update counts, one without rows too."""
 
-    def __init__(self, shape, dtype, beta1=0.9, beta2=0.999, epsilon=1e-8):
-        self.weights = np.zeros(shape, dtype)
-        self._mean, self._square = np.zeros(shape, dtype), np.zeros(shape, dtype)
-        self._beta1, self._beta2, self._epsilon = beta1, beta2, _float32(epsilon)
+    beta1, beta2, epsilon = 0.9, 0.999, float(np.float32(1e-8))
+
+    def __init__(self, shape, dtype):
+        self.weights, self._mean, self._square = (np.zeros(shape, dtype) for _ in range(3))
         self._count = 0
 
     def update(self, ids, rows, rate):
         """Apply a summed gradient; `ids` are unique."""
         self._count += 1
-        rate = _float32(rate * np.sqrt(1 - self._beta2 ** self._count) / (1 - self._beta1 ** self._count))
-        beta1, beta2 = np.float32(self._beta1), np.float32(self._beta2)
+        rate = float(np.float32(rate * np.sqrt(1 - self.beta2 ** self._count) / (1 - self.beta1 ** self._count)))
+        beta1, beta2 = np.float32(self.beta1), np.float32(self.beta2)
         self._mean[ids] = float(beta1) * self._mean[ids] + float(1 - beta1) * rows
         self._square[ids] = float(beta2) * self._square[ids] + float(1 - beta2) * rows ** 2
-        self.weights[ids] -= rate * self._mean[ids] / (np.sqrt(self._square[ids]) + self._epsilon)
+        self.weights[ids] -= rate * self._mean[ids] / (np.sqrt(self._square[ids]) + self.epsilon)

@@ -8,13 +8,13 @@ from lab.fuzz import pieces, runner, session, shrinking
 from lab.fuzz.drawing import PER_JOB, draw
 from lab.fuzz.program import has, optimizer_of, parameters, update_on_store
 from lab.fuzz.script import check_names, standing_alone
-from lab.fuzz.tables import TABLES, shrinking as table_shrinking
+from lab.fuzz.tables import TABLES
 
 SEEDS = range(0, 12 * PER_JOB)
 
 
 def execute(program):
-    """The values of a program that runs here with MXNet alone."""
+    """Return the values of a program that runs here with MXNet alone."""
     namespace = {'__name__': 'program'}
     exec(compile(standing_alone([program]), 'program', 'exec'), namespace)
     record = namespace['Record']()
@@ -23,7 +23,7 @@ def execute(program):
 
 
 def small(**changes):
-    """A program of two steps."""
+    """Return a program of two steps."""
     step = {'do': 'step', 'seed': 3, 'samples': 6, 'use': ['all', 'all'], 'ids': 'any'}
     program = {
         'seed': 1, 'job': {'launcher': 'horovodrun', 'workers': 3, 'servers': 2, 'row_transport': 'ps-lite'},
@@ -34,17 +34,28 @@ def small(**changes):
     return dict(program, **changes)
 
 
-def shrunken(reduction, fails):
-    """Return the program that a reduction gives."""
-    return shrinking.drive({'it': reduction}, lambda places: fails([program for _, program in places]))['it']
+def params_of(model):
+    """Return the parameters of the net of a model."""
+    branches = [(getattr(pieces, branch['block']), {name: value for name, value in branch.items() if name != 'block'})
+                for branch in model['branches']]
+    return pieces.make_net(pieces.Job(True), *branches, bias=model['bias'])[1]
+
+
+def shrunken(kind, program, fails):
+    """Return the smallest program that fails, and the number of rounds of candidates."""
+    rounds, reduction = [], shrinking.shrink(program, 0, kind.structures, kind.changes)
+
+    def verdicts(places):
+        rounds.append([fails(program) for _, program in places])
+        return rounds[-1]
+    return shrinking.drive({'it': reduction}, verdicts)['it'], len(rounds)
 
 
 def test_a_seed_gives_one_program_that_survives_json():
-    for seed in SEEDS:
-        program = draw(seed)
-        assert program == draw(seed) == json.loads(json.dumps(program))
-        assert 20 <= len(program['events']) <= 60
-    assert len({repr(draw(seed)['job']) for seed in range(PER_JOB)}) == 1
+    programs = [draw(seed) for seed in SEEDS]
+    assert programs == [draw(seed) for seed in SEEDS] == json.loads(json.dumps(programs))
+    assert all(20 <= len(program['events']) <= 60 for program in programs)
+    assert len({repr(program['job']) for program in programs[:PER_JOB]}) == 1
 
 
 def test_everything_is_drawn():
@@ -94,10 +105,7 @@ def test_places_of_parameters_are_those_of_the_net(bias):
                 {'block': 'Branch', 'kind': 'weight', 'rows': 7, 'width': 2, 'uses': 1, 'shared': 1},
                 {'block': 'HybridBranch', 'kind': 'gradient', 'rows': 9, 'width': 2, 'uses': 2}]
     model = {'branches': branches, 'bias': bias}
-    made = [(pieces.HybridBranch if 'Hybrid' in branch['block'] else pieces.Branch,
-             {name: value for name, value in branch.items() if name != 'block'}) for branch in branches]
-    _, params = pieces.make_net(pieces.Job(True), *made, bias=bias)
-    known = parameters(model)
+    params, known = params_of(model), parameters(model)
     assert [param.number for param in known] == list(range(len(params)))
     for param, real in zip(known, params):
         assert bool(param.kind) == ('embedding' in real.name)
@@ -108,45 +116,35 @@ def test_places_of_parameters_are_those_of_the_net(bias):
 
 def test_events_keep_their_parameters_while_branches_go():
     program = small()
-    names = [param.name for param in pieces.make_net(pieces.Job(True), *[(pieces.Branch, {
-        'kind': branch['kind'], 'rows': 12, 'width': 4}) for branch in program['model']['branches']])[1]]
-    program['events'] = [{'do': 'multiplier', 'number': place, 'name': 'lr_mult', 'value': place}
-                         for place in range(len(names))]
+    names = [param.name for param in params_of(program['model'])]
+    program['events'] = [{'do': 'multiplier', 'number': number, 'name': 'lr_mult', 'value': number}
+                         for number in range(len(names))]
 
     def left(program):
-        branches = [(pieces.Branch, {'kind': branch['kind'], 'rows': 12, 'width': 4})
-                    for branch in program['model']['branches']]
-        params = pieces.make_net(pieces.Job(True), *branches, bias=program['model']['bias'])[1]
+        params = params_of(program['model'])
         return {names[event['value']]: params[event['number']].name for event in program['events']}
     assert left(program) == {name: name for name in names}
     first, second = shrinking.without_branch(program, 1), shrinking.without_branch(program, 0)
     assert left(first) == {name: name for name in names if 'branch1' not in name}
     assert left(second) == {name: name.replace('branch1', 'branch0') for name in names if 'branch0' not in name}
-    plain = [each for each in shrinking._simpler_structure(program) if not each['model']['bias']][0]
+    plain = [each for each in shrinking.plain_structures(program) if not each['model']['bias']][0]
     assert left(plain) == {name: name for name in names if 'bias' not in name}
 
 
 def test_a_failing_program_is_made_small():
-    rounds = []
-
-    def fails(programs):
+    def fails(program):
         # A new rate before a step with sparse gradients, in a program with weight decay.
-        rounds.append(len(programs))
-        verdicts = []
-        for program in programs:
-            kinds = [event['do'] for event in program['events']]
-            verdicts.append('rate' in kinds and 'step' in kinds[kinds.index('rate'):] and has(program, 'gradient')
-                            and 'wd' in program['optimizer']['options'])
-        return verdicts
-    seed = next(seed for seed in SEEDS if fails([draw(seed)])[0] and len(draw(seed)['model']['branches']) > 1)
-    del rounds[:]
-    shrunk = shrunken(shrinking.shrink(draw(seed)), fails)
+        kinds = [event['do'] for event in program['events']]
+        return ('rate' in kinds and 'step' in kinds[kinds.index('rate'):] and has(program, 'gradient')
+                and 'wd' in program['optimizer']['options'])
+    program = next(program for program in map(draw, SEEDS) if fails(program) and len(program['model']['branches']) > 1)
+    shrunk, rounds = shrunken(runner.PLAIN, program, fails)
     assert [event['do'] for event in shrunk['events']] == ['rate', 'step']
     assert [branch['kind'] for branch in shrunk['model']['branches']] == ['gradient']
     assert sorted(shrunk['optimizer']['options']) == ['learning_rate', 'wd']
     assert shrunk['job'] == {'launcher': 'horovodrun', 'workers': 2, 'servers': 1, 'row_transport': 'auto'}
     assert shrunk['store'] == {} and shrunk['model']['devices'] == 1 and not shrunk['model']['bias']
-    assert len(rounds) < 40
+    assert rounds < 40
 
 
 def test_an_optimizer_may_change_on_the_way():
@@ -201,11 +199,12 @@ def test_a_program_is_shown_with_those_that_matter(monkeypatch):
 
 
 def test_the_summary_counts_and_groups():
-    outcomes = {1: runner.Outcome('same'),
-                2: runner.Outcome('refused', 'InputError in step: net_a_weight has 3 rows', 4),
-                3: runner.Outcome('refused', 'InputError in step: net_b_weight has 7 rows', 4),
-                4: runner.Outcome('invalid', 'ValueError in save: no', 1)}
-    text = session.summary(outcomes, 120, [2, 3])
+    run = session.Session()
+    run.outcomes.update({1: runner.Outcome('same'),
+                         2: runner.Outcome('refused', 'InputError in step: net_a_weight has 3 rows', 4),
+                         3: runner.Outcome('refused', 'InputError in step: net_b_weight has 7 rows', 4),
+                         4: runner.Outcome('invalid', 'ValueError in save: no', 1)})
+    text = run.summary(120)
     assert '4 programs in 2 min: 2 refused, 1 same, 1 invalid' in text
     assert 'refused, 2 times, as with seed 2: InputError in step: PARAMETER has N rows' in text
     assert text.endswith('failing seeds: 2, 3')
@@ -225,16 +224,13 @@ def test_programs_with_dynamic_tables_have_every_event():
 
 
 def test_a_program_with_dynamic_tables_is_made_small():
-    def fails(programs):
+    def fails(program):
         # A load after an import into a table whose rows expire.
-        verdicts = []
-        for program in programs:
-            imports = [number for number, event in enumerate(program['events']) if event['do'] == 'import_rows'
-                       and 'expire_after' in program['tables'][event['table']]['options']]
-            verdicts.append(bool(imports) and 'load' in [event['do'] for event in program['events'][imports[0]:]])
-        return verdicts
-    program = next(program for program in map(TABLES.draw, range(1000)) if fails([program])[0])
-    small = shrunken(shrinking.shrink(program, 0, table_shrinking.structures, table_shrinking.changes), fails)
-    assert [event['do'] for event in small['events']] == ['import_rows', 'load']
-    assert [list(table['options']) for table in small['tables']] == [['expire_after']]
-    assert small['job']['launcher'] == 'none' and len(small['features']) == 1
+        imports = [number for number, event in enumerate(program['events']) if event['do'] == 'import_rows'
+                   and 'expire_after' in program['tables'][event['table']]['options']]
+        return bool(imports) and 'load' in [event['do'] for event in program['events'][imports[0]:]]
+    program = next(filter(fails, map(TABLES.draw, range(1000))))
+    shrunk, _ = shrunken(TABLES, program, fails)
+    assert [event['do'] for event in shrunk['events']] == ['import_rows', 'load']
+    assert [list(table['options']) for table in shrunk['tables']] == [['expire_after']]
+    assert shrunk['job']['launcher'] == 'none' and len(shrunk['features']) == 1

@@ -5,14 +5,14 @@ import random
 import numpy as np
 import pytest
 from lab.fuzz import cli
-from lab.fuzz.networks import coverage, pieces, runner, session, shrinking, training
+from lab.fuzz.networks import pieces, runner, session, shrinking, training
 from lab.fuzz.networks.alone import class_of, examine
 from lab.fuzz.networks.body import reference
 from lab.fuzz.networks.catalogue import ENTRIES
-from lab.fuzz.networks.catalogue.absent import reasons
+from lab.fuzz.networks.catalogue.coverage import reasons, table
 from lab.fuzz.networks.drawer import Drawer
 from lab.fuzz.networks.events import EVENTS, draw_event
-from lab.fuzz.networks.network import Rejected, dtype_of, pruned, tolerance_of, typed
+from lab.fuzz.networks.network import Rejected, pruned, tolerance_of, typed
 from lab.fuzz.networks.script import network, spec_of, standing_alone
 from lab.fuzz.runner import Outcome
 from lab.fuzz.script import check_names
@@ -20,26 +20,41 @@ from lab.fuzz.shrinking import drive
 
 SEEDS = range(0, 60)
 
+DATA_PARALLEL = {'kind': 'data_parallel'}
+
 
 @pytest.fixture(scope='module')
 def programs():
-    """The programs of all seeds."""
+    """Draw the programs of all seeds."""
     with Drawer() as drawer:
         yield [drawer.draw(seed, session.workers_of(seed, [2, 3, 4])) for seed in SEEDS]
 
 
+def data(*shape, values='ties'):
+    """Return an input whose first dimension has the samples."""
+    return {'name': 'data0', 'shape': list(shape), 'axis': 0, 'values': values, 'dtype': 'float64', 'limit': 5}
+
+
+def statements_of(*statements):
+    """Return the statements x0, x1, ...: each has an operator, code, the values that it reads, and other entries."""
+    return [{'name': 'x%d' % number, 'op': op, 'code': code, 'reads': reads.split(), **dict(*known)}
+            for number, (op, code, reads, *known) in enumerate(statements)]
+
+
+def heads_of(*names):
+    """Return the outputs with these names."""
+    return [{'name': name, 'drawn': None} for name in names]
+
+
 def small(**changes):
     """Make a network of four statements with a learned layer and an output that has no samples."""
-    data = {'name': 'data0', 'shape': [4, 3], 'axis': 0, 'values': 'ties', 'dtype': 'float64', 'limit': 5}
     return examine(pruned(dict({
-        'seed': 1, 'workers': 3, 'inputs': [data], 'params': [{'name': 'weight0', 'shape': [1, 3]}],
+        'seed': 1, 'workers': 3, 'inputs': [data(4, 3)], 'params': [{'name': 'weight0', 'shape': [1, 3]}],
         'layers': [{'name': 'dense0', 'make': 'nn.Dense(3, in_units=3)'}],
-        'statements': [{'name': 'x0', 'op': 'relu', 'code': 'F.relu({0})', 'reads': ['data0']},
-                       {'name': 'x1', 'op': 'Dense', 'code': 'self.dense0({0})', 'reads': ['x0']},
-                       {'name': 'x2', 'op': 'broadcast_mul', 'code': 'F.broadcast_mul({0}, {1})',
-                        'reads': ['x1', 'weight0']},
-                       {'name': 'x3', 'op': 'sum', 'code': 'F.sum({0}, axis=0)', 'reads': ['x2']}],
-        'heads': [{'name': 'x2', 'drawn': None}, {'name': 'x3', 'drawn': None}], 'frozen': [],
+        'statements': statements_of(
+            ('relu', 'F.relu({0})', 'data0'), ('Dense', 'self.dense0({0})', 'x0'),
+            ('broadcast_mul', 'F.broadcast_mul({0}, {1})', 'x1 weight0'), ('sum', 'F.sum({0}, axis=0)', 'x2')),
+        'heads': heads_of('x2', 'x3'), 'frozen': [],
         'plan': {'kind': 'splits', 'splits': {'x0': [[2, 1], [0, 1], 1, 1], 'x2': [[3, 1], [0, 1, 2], 1, 1]}},
         'input_grad': True, 'steps': 3, 'calls': 2, 'optimizer': {'learning_rate': 0.0625, 'momentum': 0.5},
         'on_store': True, 'shard_updates': False, 'end': 'release', 'events': []}, **changes)))
@@ -89,7 +104,7 @@ def test_layers_that_are_left_out_are_not_computed_again():
     program = small(plan={'kind': 'data_parallel', 'recompute': ['dense0', 'conv0']})
     assert program['plan'] == {'kind': 'data_parallel', 'recompute': ['dense0']}
     assert pieces.plan_of(program['plan']).recompute == ('dense0',)
-    assert 'recompute' not in pruned(dict(program, heads=[{'name': 'x0', 'drawn': None}]))['plan']
+    assert 'recompute' not in pruned(dict(program, heads=heads_of('x0')))['plan']
 
 
 def test_events_change_training_and_refused_ones_are_omitted(tmp_path):
@@ -117,7 +132,7 @@ def test_events_change_training_and_refused_ones_are_omitted(tmp_path):
 
 def test_every_function_of_mxnet_is_drawn_or_excused(programs):
     assert 'no entry yet' not in reasons()
-    text = coverage.table(programs)
+    text = table(programs)
     assert 'Dense ' in text and 'never drawn, has a body of its own, which is refused: contrib.cond' in text
     assert all(chance >= 0 for chance, _ in ENTRIES.values())
 
@@ -135,11 +150,9 @@ def test_values_have_ties_and_zeros_of_both_signs():
 
 
 def test_dimensions_that_may_have_samples():
-    def axes(code, **changes):
-        program = small(statements=[{'name': 'x0', 'op': 'op', 'code': code, 'reads': ['data0', 'weight0']}],
-                        heads=[{'name': 'x0', 'drawn': None}], layers=[], params=[{'name': 'weight0', 'shape': [4, 3]}],
-                        plan={'kind': 'data_parallel'}, **changes)
-        return program['heads'][0]['samples']
+    def axes(code):
+        return small(statements=statements_of(('op', code, 'data0 weight0')), heads=heads_of('x0'), layers=[],
+                     params=[{'name': 'weight0', 'shape': [4, 3]}], plan=DATA_PARALLEL)['heads'][0]['samples']
     assert axes('{0} * {1}') == [[0, 1]]
     assert axes('F.transpose({0} + {1})') == [[1, 1]]
     assert axes('F.softmax({0} + {1}, axis=0)') == [[0, 1]]
@@ -152,27 +165,23 @@ def test_dimensions_that_may_have_samples():
 
 
 def test_elements_that_are_chosen_among_samples_may_be_cut():
-    statements = [{'name': 'x0', 'op': 'clip', 'code': 'F.clip({0}, 0.0, 0.0)', 'reads': ['data0']},
-                  {'name': 'x1', 'op': 'gather_nd', 'code': 'F.gather_nd({0}, F.stack({1}, {1}, axis=0))',
-                   'reads': ['data0', 'x0']}]
-    data = {'name': 'data0', 'shape': [4, 3], 'axis': 0, 'values': 'reals', 'dtype': 'float64', 'limit': 5}
-    program = small(inputs=[data], statements=statements, heads=[{'name': 'x1', 'drawn': None}], layers=[], params=[],
-                    plan={'kind': 'data_parallel'})
+    statements = statements_of(('clip', 'F.clip({0}, 0.0, 0.0)', 'data0'),
+                               ('gather_nd', 'F.gather_nd({0}, F.stack({1}, {1}, axis=0))', 'data0 x0'))
+    program = small(inputs=[data(4, 3, values='reals')], statements=statements, heads=heads_of('x1'), layers=[],
+                    params=[], plan=DATA_PARALLEL)
     assert program['heads'][0]['samples'] is None
 
 
 def test_networks_that_one_process_does_not_train_are_rejected():
-    statement = {'name': 'x0', 'op': 'log', 'code': 'F.log({0}) * {1}', 'reads': ['data0', 'weight0']}
     with pytest.raises(Rejected, match='finite'):
-        small(statements=[statement], heads=[{'name': 'x0', 'drawn': None}])
+        small(statements=statements_of(('log', 'F.log({0}) * {1}', 'data0 weight0')), heads=heads_of('x0'))
 
 
 def test_a_process_that_crashes_is_replaced():
-    crash = dict(small(), statements=[{'name': 'x0', 'op': 'crash', 'reads': ['data0'],
-                                       'code': "__import__('os').kill(__import__('os').getpid(), 9) or {0}"}],
-                 heads=[{'name': 'x0', 'drawn': None}])
+    kill = "__import__('os').kill(__import__('os').getpid(), 9) or {0}"
     with Drawer() as drawer:
-        assert drawer.examined(crash) is None
+        assert drawer.examined(dict(small(), statements=statements_of(('crash', kill, 'data0')),
+                                    heads=heads_of('x0'))) is None
         assert drawer.examined(small())['heads'] == small()['heads']
 
 
@@ -227,10 +236,10 @@ def test_masks_are_looked_at():
 
 
 def test_rounding_of_large_steps_is_no_difference(tmp_path):
-    statements = [{'name': 'x0', 'op': 'exp', 'code': 'F.exp({0})', 'reads': ['data0']},
-                  {'name': 'x1', 'op': 'sign', 'code': 'F.sign(F.broadcast_sub({0}, {0}) + ({0} - F.log(F.exp({0}))))',
-                   'reads': ['x0']}]
-    program = small(statements=statements, heads=[{'name': 'x0', 'drawn': None}, {'name': 'x1', 'drawn': None}])
+    statements = statements_of(
+        ('exp', 'F.exp({0})', 'data0'),
+        ('sign', 'F.sign(F.broadcast_sub({0}, {0}) + ({0} - F.log(F.exp({0}))))', 'x0'))
+    program = small(statements=statements, heads=heads_of('x0', 'x1'))
     _, _, slack = reference(program, {}, str(tmp_path))
     assert slack['0 output 0/0'] < 1e-7 and slack['0 output 0/1'] == np.inf
     assert 'noisy(' in network(program, noisy=True) and tolerance_of(program) == 1e-9
@@ -246,7 +255,7 @@ def test_a_float32_network_has_the_statements_of_float64():
     assert all(np.array_equal(array, other) for array, other in zip(values, as_double))
     assert {array.dtype.name for array in values} <= {'float32', 'int32'}
     assert 'float64' not in network(single)
-    assert dtype_of(small()) == 'float64' and tolerance_of(single) == 1e-5
+    assert small()['dtype'] == 'float64' and tolerance_of(single) == 1e-5
 
 
 def test_float32_operators_need_no_casts_in_float32_networks():
@@ -258,11 +267,9 @@ def test_float32_operators_need_no_casts_in_float32_networks():
 
 def test_only_rounding_of_float32_is_no_difference(tmp_path):
     # Samples that are spread by weights, and an output that is 0 but for rounding.
-    statements = [{'name': 'x0', 'op': 'Dense', 'code': 'self.dense0({0})', 'reads': ['data0']},
-                  {'name': 'x1', 'op': 'tanh', 'code': 'F.tanh({0})', 'reads': ['x0']},
-                  {'name': 'x2', 'op': 'op', 'code': '({0} * 3.0 - {0} - {0} * 2.0) > 0.0', 'reads': ['x1']}]
-    program = small(statements=statements, heads=[{'name': 'x1', 'drawn': None}, {'name': 'x2', 'drawn': None}],
-                    params=[], plan={'kind': 'data_parallel'}, dtype='float32')
+    statements = statements_of(('Dense', 'self.dense0({0})', 'data0'), ('tanh', 'F.tanh({0})', 'x0'),
+                               ('op', '({0} * 3.0 - {0} - {0} * 2.0) > 0.0', 'x1'))
+    program = small(statements=statements, heads=heads_of('x1', 'x2'), params=[], plan=DATA_PARALLEL, dtype='float32')
     whole, others, slack = reference(program, {}, str(tmp_path))
     assert whole['0 output 0/0'].dtype == 'float64' and {each['0 output 0/0'].dtype.name for each in others} == {
         'float32'}
@@ -278,15 +285,12 @@ def test_only_rounding_of_float32_is_no_difference(tmp_path):
 def test_a_sum_of_scaled_products_may_be_rounding(tmp_path):
     # The operator multiplies queries by the root of 1/2: products with opposite signs may not cancel in another order.
     code = "F.Cast(F.contrib.interleaved_matmul_selfatt_qk(F.Cast({0}, dtype='float32'), heads=1), dtype='float64')"
-    data = {'name': 'data0', 'shape': [4, 3, 6], 'axis': 0, 'values': 'ties', 'dtype': 'float64', 'limit': 5}
-    known = {'rounds': 'float32', 'reads': ['data0']}
-    statements = [{'name': 'x0', 'op': 'scores', 'code': code, **known, 'scales': True},
-                  {'name': 'x1', 'op': 'op', 'code': '{0} != 0.0', 'reads': ['x0']},
-                  {'name': 'x2', 'op': 'Cast', **known,
-                   'code': "F.Cast(F.Cast({0}, dtype='float32'), dtype='float64')"},
-                  {'name': 'x3', 'op': 'op', 'code': '{0} != 0.0', 'reads': ['x2']}]
-    program = small(inputs=[data], params=[], layers=[], statements=statements, plan={'kind': 'data_parallel'},
-                    heads=[{'name': name, 'drawn': None} for name in ('x0', 'x1', 'x3')])
+    cast = "F.Cast(F.Cast({0}, dtype='float32'), dtype='float64')"
+    statements = statements_of(
+        ('scores', code, 'data0', {'rounds': 'float32', 'scales': True}), ('op', '{0} != 0.0', 'x0'),
+        ('Cast', cast, 'data0', {'rounds': 'float32'}), ('op', '{0} != 0.0', 'x2'))
+    program = small(inputs=[data(4, 3, 6)], params=[], layers=[], statements=statements, plan=DATA_PARALLEL,
+                    heads=heads_of('x0', 'x1', 'x3'))
     _, _, slack = reference(program, {}, str(tmp_path))
     assert slack['0 output 0/0'] < 1e-3 and slack['0 output 0/1'] == np.inf and slack['0 output 0/2'] == 0
 
@@ -309,20 +313,14 @@ def test_a_failing_network_is_made_small():
         return any('net_dense0_bias' in event.get('params', ()) for event in program['events']) and any(
             statement['op'] == 'Dense' for statement in program['statements']) and (
             'x2' in program['plan'].get('splits', {}))
-    reduced = drive({1: shrinking.shrink(small(events=events), _examined)},
-                    lambda places: [fails(candidate) for _, candidate in places])[1]
+    with Drawer() as drawer:
+        reduced = drive({1: shrinking.shrink(small(events=events), drawer.examined)},
+                        lambda places: [fails(candidate) for _, candidate in places])[1]
     assert [statement['op'] for statement in reduced['statements']] == ['Dense'] and len(reduced['heads']) == 1
     assert list(reduced['plan']['splits']) == ['x2'] and reduced['workers'] == 3
     assert (reduced['steps'], reduced['calls'], reduced['input_grad'], reduced['on_store']) == (1, 1, False, None)
     assert reduced['params'] == [] and reduced['inputs'][0]['values'] == 'reals'
     assert reduced['events'] == [dict(events[2], step=0, params=['net_dense0_bias'])]
-
-
-def _examined(program):
-    try:
-        return examine(pruned(program))
-    except Rejected:
-        return None
 
 
 def test_several_failures_shrink_in_the_same_jobs(monkeypatch):
@@ -334,8 +332,8 @@ def test_several_failures_shrink_in_the_same_jobs(monkeypatch):
                 for program in programs]
     monkeypatch.setattr(runner, 'run_all', run_all)
     with Drawer() as drawer:
-        shrunk = session.shrink_all({1: small(), 2: small(plan={'kind': 'data_parallel'})},
-                                    {1: Outcome('differs'), 2: Outcome('differs')}, drawer, lambda words: None)
+        shrunk = session.shrink_all({1: small(), 2: small(plan=DATA_PARALLEL)},
+                                    {1: Outcome('differs'), 2: Outcome('differs')}, drawer)
     assert [len(program['statements']) for program in shrunk.values()] == [1, 1]
     assert len(jobs) < 30 and max(jobs) > 10
 

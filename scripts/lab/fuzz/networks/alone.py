@@ -1,6 +1,8 @@
 """Runs a network in this process with MXNet alone: shapes of its outputs, where samples are, and whether it trains."""
+import contextlib
+import functools
 import tempfile
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import mxnet as mx
 import numpy as np
@@ -22,21 +24,17 @@ class Noise:
     Values that are not exact change a little, equal values by the same factor.  A value of few bits is exact: its sums
     and products have no rounding error.  Equal values of a BatchNorm change apart, as workers round its joint
     statistics apart.
-
-    Attributes
-    ----------
-    size : float
-        The largest relative change.
-    slack : float
-        The multiple of the change of a result that is taken for rounding.
-    unsound : float
-        The change of a result, relative to values above 1, from which on the result is not compared.
     """
 
     def __init__(self, single: bool, everywhere: bool = True, number: int = 0):
         self._single, self._everywhere, self._number = single, everywhere, number
-        # An operator rounds many times: float32 sums of the sizes that are drawn lose at most 16 times 2**-23.
-        self.size, self.slack, self.unsound = (2.0 ** -23, 16.0, 1e-3) if single else (1e-12, 1e3, 1e-6)
+        #: The largest relative change of a value.
+        self.size = 2.0 ** -23 if single else 1e-12
+        #: The multiple of the change of a result that is taken for rounding.  An operator rounds many times: float32
+        #: sums of the sizes that are drawn lose at most 16 times 2**-23.
+        self.slack = 16.0 if single else 1e3
+        #: The change of a result, relative to values above 1, from which on the result is not compared.
+        self.unsound = 1e-3 if single else 1e-6
 
     def __call__(self, outputs: Any, rounds: bool, apart: bool = False) -> Any:
         """Return the outputs of a statement with noise; `rounds` tells whether MXNet computes them as float32, `apart`
@@ -80,24 +78,17 @@ def class_of(program, noise: Optional[Noise] = None, dtype: Optional[str] = None
 
 
 def examine(program: Program) -> Program:
-    """The program with shapes of heads and the dimensions that may have samples.
-
-    Raises
-    ------
-    Rejected
-        One process cannot train it, or its results are not finite.
-    """
+    """Return the program with shapes of heads and the dimensions that may have samples; raise as `check_trains`."""
     make = class_of(program, dtype='float64')
     program = dict(program, heads=[dict(head) for head in program['heads']])
     shapes = {**program, 'frozen': [], 'samples': samples_of(program), 'dtype': 'float64'}
-    try:
+    first_reads = {statement['name']: base(statement['reads'][0]) for statement in program['statements']}
+    with _rejecting():
         axes = _samples_of_values(program, shapes)
         for head, output in zip(program['heads'], _outputs(make, shapes)):
             head['shape'] = list(output.shape)
             # Numbers that are drawn tell nothing: they lie as the value that says how many of them are drawn.
-            head['samples'] = axes.get(_shaped_like(program, head['name'])) if head['drawn'] else axes[head['name']]
-    except Exception as error:
-        raise Rejected('%s: %s' % (type(error).__name__, error)) from error
+            head['samples'] = axes.get(first_reads[head['name']]) if head['drawn'] else axes[head['name']]
     check_trains(program)
     return program
 
@@ -105,30 +96,32 @@ def examine(program: Program) -> Program:
 def check_trains(program: Program) -> None:
     """Raise Rejected if one process cannot train a program, or if its results are not finite."""
     spec = {**program, 'samples': samples_of(program), 'dtype': 'float64'}
-    try:
-        with tempfile.TemporaryDirectory(prefix='mxhybrid-fuzz-') as folder:
-            record = training.run_whole(class_of(program, dtype='float64'), spec, None, folder)
-    except Exception as error:
-        raise Rejected('%s: %s' % (type(error).__name__, error)) from error
+    with _rejecting(), tempfile.TemporaryDirectory(prefix='mxhybrid-fuzz-') as folder:
+        record = training.run_whole(class_of(program, dtype='float64'), spec, None, folder)
     if any(not np.isfinite(value).all() or np.abs(value).max(initial=0) > 1e6 for value in record.values()):
         raise Rejected('its results are not finite')
 
 
-def _shaped_like(program: Program, name: str) -> str:
-    """The value that a statement which draws numbers reads first."""
-    return next(base(statement['reads'][0]) for statement in program['statements'] if statement['name'] == name)
+@contextlib.contextmanager
+def _rejecting() -> Iterator[None]:
+    """Raise Rejected in place of any error."""
+    try:
+        yield
+    except Exception as error:
+        raise Rejected('%s: %s' % (type(error).__name__, error)) from error
 
 
 def _outputs(make: Any, spec: Dict[str, Any], change: Any = None, trains: bool = True, constant: bool = False
              ) -> List[np.ndarray]:
-    """Outputs of a joint batch, of which each input with samples may be changed; with `constant`, parameters whose
-    values differ from sample to sample, as far as lengths tell, have one value.
+    """Return the outputs of a joint batch.
+
+    `change` changes each input with samples.  With `constant`, inputs without samples have one value, and so have
+    parameters whose values differ from sample to sample, as far as lengths tell.
     """
     net = pieces.prepared(make, spec)
-    count = spec['samples']
     if constant:
         for param in net.collect_params().values():
-            if param.shape and any(length and length % count == 0 for length in param.shape):
+            if any(length and length % spec['samples'] == 0 for length in param.shape or ()):
                 param.initialize(mx.init.Constant(0.375), force_reinit=True)
     taken = []
     for each, values in zip(spec['inputs'], pieces.batch_of(spec, 0, 0)):
@@ -139,8 +132,7 @@ def _outputs(make: Any, spec: Dict[str, Any], change: Any = None, trains: bool =
         taken.append(mx.nd.array(values, dtype=values.dtype))
     mx.random.seed(0)
     with autograd.record(train_mode=trains):
-        found = pieces.as_list(net(*taken))
-    return [each.asnumpy() for each in found]
+        return [output.asnumpy() for output in pieces.as_list(net(*taken))]
 
 
 def _samples_of_values(program: Program, spec: Dict[str, Any]) -> Dict[str, Any]:
@@ -166,11 +158,6 @@ def _samples_of_values(program: Program, spec: Dict[str, Any]) -> Dict[str, Any]
     return {name: axes or (None if base(name) in mixed else []) for name, axes in axes_by_value.items()}
 
 
-def _stays(before: np.ndarray, after: np.ndarray, axis: int, rows: np.ndarray) -> bool:
-    """Return whether two outputs are equal but for these positions of a dimension."""
-    return np.array_equal(np.delete(before, rows, axis), np.delete(after, rows, axis), equal_nan=True)
-
-
 def _sample_axes(make: Any, spec: Dict[str, Any], outputs: List[np.ndarray]) -> List[List[List[int]]]:
     """Find the dimensions of each output that may have the samples, and how often all samples stand there.
 
@@ -178,40 +165,37 @@ def _sample_axes(make: Any, spec: Dict[str, Any], outputs: List[np.ndarray]) -> 
     an output that does not change at all is the only evidence come last.
     """
     count = spec['samples']
+    same = functools.partial(np.array_equal, equal_nan=True)
     axes_of_outputs = []
-    moved = [(_outputs(make, spec, constant=constant), _outputs(make, spec, _move, constant=constant))
-             for constant in (False, True)]
+    # All values of each output, by run: before and after all samples move, twice, and with other values of a sample.
+    moved = [list(zip(_outputs(make, spec, constant=constant), _outputs(
+        make, spec, lambda values, each: np.roll(values, 1, each['axis']), constant=constant)))
+        for constant in (False, True)]
     predicted = _outputs(make, spec, trains=False)
-    other = [_outputs(make, spec, lambda values, each, number=number: _replaced(values, each, number), False)
-             for number in range(count)]
+    replaced = [_outputs(make, spec, functools.partial(_replaced, sample=sample), trains=False)
+                for sample in range(count)]
     for number, output in enumerate(outputs):
         candidates: List[Any] = []
-        changes = any(not np.array_equal(predicted[number], each[number], equal_nan=True) for each in other)
+        before_change, changed = predicted[number], [run[number] for run in replaced]
+        changes = not all(same(before_change, after) for after in changed)
         for axis, length in enumerate(output.shape):
-            for before in range(1, length // count + 1):
-                if length % (before * count):
+            for repeats in range(1, length // count + 1):
+                if length % (repeats * count):
                     continue
-                each = length // (before * count)
-                order = np.roll(np.arange(length).reshape(before, count, each), 1, 1).reshape(-1)
-                moves = [not np.array_equal(before_move[number], after_move[number], equal_nan=True)
-                         for before_move, after_move in moved
-                         if np.allclose(np.take(before_move[number], order, axis), after_move[number],
-                                        rtol=1e-9, atol=1e-9, equal_nan=True)]
-                stays = all(_stays(predicted[number], other[sample][number], axis,
-                                   pieces.rows_of(length, before, [sample], count))
-                            for sample in range(count))
+                order = np.roll(np.arange(length).reshape(repeats, count, -1), 1, 1).reshape(-1)
+                moves = [not same(before, after) for before, after in (run[number] for run in moved)
+                         if np.allclose(np.take(before, order, axis), after, rtol=1e-9, atol=1e-9, equal_nan=True)]
+                rows = [pieces.rows_of(length, repeats, [sample], count) for sample in range(count)]
+                stays = all(same(np.delete(before_change, rows[sample], axis), np.delete(after, rows[sample], axis))
+                            for sample, after in enumerate(changed))
                 if moves or stays:
-                    candidates.append([0 if stays and changes else 1 if any(moves) else 2, axis, before])
-        axes_of_outputs.append([[axis, before] for _, axis, before in sorted(candidates)])
+                    candidates.append([0 if stays and changes else 1 if any(moves) else 2, axis, repeats])
+        axes_of_outputs.append([[axis, repeats] for _, axis, repeats in sorted(candidates)])
     return axes_of_outputs
 
 
-def _move(values: np.ndarray, each: Dict[str, Any]) -> np.ndarray:
-    return np.roll(values, 1, each['axis'])
-
-
 def _replaced(values: np.ndarray, each: Dict[str, Any], sample: int) -> np.ndarray:
-    """An input of which one sample has other values, among them zeros: logical operators see no other difference."""
+    """Return an input of which one sample has other values, among them zeros, which alone change logical operators."""
     values = values.copy()
     part = (slice(None),) * each['axis'] + (sample,)
     if each['values'] == 'ids':

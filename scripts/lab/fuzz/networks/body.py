@@ -3,19 +3,20 @@
 DIRECTORY has the programs, and ``programs.job`` names them.  Worker 0 compares each with one process, and leaves a file
 with a verdict; each worker says where it is.
 """
+import contextlib
 import json
-import os
 import re
 import sys
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
 
 import mxhybrid
-from lab.fuzz.body import note
+from lab.fuzz.body import REFUSALS, note, print_traceback
 from lab.fuzz.networks import pieces, training
 from lab.fuzz.networks.alone import Noise, class_of
-from lab.fuzz.networks.network import dtype_of, rounds, tolerance_of
+from lab.fuzz.networks.network import rounds, tolerance_of
 from lab.fuzz.networks.script import spec_of
 from mxhybrid.job.join import member
 from mxhybrid.parallel.redistribution.worker_group import worker_group_of
@@ -23,13 +24,11 @@ from mxhybrid.parallel.redistribution.worker_group import worker_group_of
 #: The multiple of the rounding error of one process in float32 that another order of its sums may make.
 SINGLE_SLACK = 8.0
 
-REFUSALS = ('InputError', 'SettingError')
-
 
 def reference(program, drawn_values, directory):
-    """Run the network in one process: in float64, as it is, hybridized, and how far rounding may go, by name."""
+    """Run the network in one process; return its values in float64, those of other runs, and the slack for rounding."""
     spec = spec_of(program)
-    single = dtype_of(program) == 'float32'
+    single = program['dtype'] == 'float32'
     exact = dict(spec, dtype='float64')
     plain = class_of(program)
 
@@ -39,10 +38,8 @@ def reference(program, drawn_values, directory):
         return net
     whole = training.run_whole(class_of(program, dtype='float64'), exact, drawn_values, directory)
     others = [training.run_whole(plain, spec, drawn_values, directory)] if single else []
-    try:
+    with contextlib.suppress(Exception):  # where MXNet itself cannot compile the network
         others.append(training.run_whole(hybridized, spec, drawn_values, directory))
-    except Exception:  # where MXNet itself cannot compile the network
-        pass
     noises = [Noise(single=False)] if not single else []
     if rounds(program):
         noises += [Noise(single=True, everywhere=single, number=number) for number in range(3)]
@@ -65,7 +62,7 @@ def _slack(values, other, slack, unsound):
 
 
 def verdict(program, records, directory):
-    """Compare; returns kind, words and step."""
+    """Compare the results of all workers with one process; return kind, words and step."""
     spec = spec_of(program)
     values, _ = pieces.joined(records, spec)
     try:
@@ -88,18 +85,16 @@ def run(program, name, directory, store):
     rank = store.rank
 
     def note_progress(words):
-        note(os.path.join(directory, 'progress.job.%d' % rank), [name, words])
+        note(directory / ('progress.job.%d' % rank), [name, words])
     note_progress('start')
-    problem, files = None, os.path.join(directory, name + '.files')
-    os.makedirs(files, exist_ok=True)
+    problem, files = None, directory / (name + '.files')
+    files.mkdir(exist_ok=True)
     try:
-        record = training.run_split(rank, class_of(program), spec_of(program), files, note_progress)
-        np.savez(os.path.join(directory, 'record.%d.npz' % rank), **record)
+        record = training.run_split(rank, class_of(program), spec_of(program), str(files), note_progress)
+        np.savez(str(directory / ('record.%d.npz' % rank)), **record)
         mx.nd.waitall()
     except Exception as error:
-        if os.environ.get('MXHYBRID_FUZZ_TRACEBACK'):
-            import traceback
-            traceback.print_exc()
+        print_traceback()
         problem = [type(error).__name__, str(error)]
         note_progress('%s: %s' % (problem[0], problem[1][:200]))
         worker_group_of(member()).note_failure()  # for the message if another worker waits for this one
@@ -117,25 +112,17 @@ def run(program, name, directory, store):
                 kind, '' if alike else ' on some workers only', re.sub(r'\s*Stack trace:[\s\S]*', '', words)), 0]
         else:
             note_progress('reference')
-            records = []
-            for other in range(store.num_workers):
-                with np.load(os.path.join(directory, 'record.%d.npz' % other)) as file:
-                    records.append(dict(file))
-            outcome = verdict(program, records, directory)
-        note(os.path.join(directory, name + '.verdict.json'), outcome)
+            outcome = verdict(program, pieces.records_in(directory, store.num_workers), directory)
+        note(directory / (name + '.verdict.json'), outcome)
     note_progress('end')
 
 
 def main():
     """Run all networks."""
-    directory = sys.argv[1]
+    directory = Path(sys.argv[1])
     store = mxhybrid.create()
-    with open(os.path.join(directory, 'programs.job')) as file:
-        names = json.load(file)
-    for name in names:
-        with open(os.path.join(directory, name + '.json')) as file:
-            program = json.load(file)
-        run(program, name, directory, store)
+    for name in json.loads((directory / 'programs.job').read_text()):
+        run(json.loads((directory / (name + '.json')).read_text()), name, directory, store)
         store._barrier()
 
 

@@ -1,4 +1,5 @@
 """A process that draws and examines networks: MXNet ends it where it crashes, and the next one goes on."""
+import contextlib
 import json
 import os
 import select
@@ -7,40 +8,36 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
+from lab.fuzz.body import print_traceback
 from lab.launchers import PYTHON_PATH
 from lab.processes import PATIENCE
 
 from .network import Program, Rejected
 
-#: Seconds that an answer may take.
-_ANSWER_S = 20.0
+#: Seconds that an answer may take.  A busy machine must not reach it: the next attempt gives another program.
+_ANSWER_S = 60.0
 
 _ATTEMPTS = 200
 
 
-class Drawer:
+class Drawer(contextlib.AbstractContextManager):
     """The process that draws, and the one that takes its place."""
 
     def __init__(self) -> None:
         self._process: Optional[Any] = None
 
-    def __enter__(self) -> 'Drawer':
-        return self
-
     def __exit__(self, *exc_info: Any) -> None:
         self.close()
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout):
-                stream.close()
+            with self._process:
+                self._process.kill()
             self._process = None
 
     def draw(self, seed: int, workers: int, dtype: str = 'float64') -> Program:
-        """The program of a seed."""
+        """Return the program of a seed."""
         for attempt in range(_ATTEMPTS):
             program = self._ask(['draw', seed, workers, attempt, dtype])
             if program is not None:
@@ -48,7 +45,7 @@ class Drawer:
         raise RuntimeError('nothing was drawn for seed %d' % seed)
 
     def examined(self, program: Program) -> Optional[Program]:
-        """The program and the outcome in one process; None if one process does not train it."""
+        """Return the program with the shapes of its outputs; None if one process does not train it."""
         return self._ask(['examine', program])
 
     def _ask(self, request: List[Any]) -> Optional[Dict[str, Any]]:
@@ -77,12 +74,11 @@ def main() -> None:
     os.dup2(2, 1)  # whatever MXNet prints
     for line in sys.stdin.buffer:
         kind, *arguments = json.loads(line)
+        program: Optional[Program] = None
         try:
-            program: Optional[Program] = draw(*arguments) if kind == 'draw' else with_shapes(*arguments)
-        except Rejected as error:
-            if os.environ.get('MXHYBRID_FUZZ_TRACEBACK'):
-                sys.stderr.write('rejected: %s\n' % error)
-            program = None
+            program = draw(*arguments) if kind == 'draw' else with_shapes(*arguments)
+        except Rejected:
+            print_traceback()
         answers.write(json.dumps(program).encode() + b'\n')
         answers.flush()
 

@@ -3,6 +3,7 @@ import os
 import random as randoms
 import re
 import sys
+import types
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -15,15 +16,12 @@ from .catalogue import ENTRIES
 from .events import draw_events
 from .network import Program, Rejected, base, pruned
 from .plans import draw_plan
+from .script import layer_code
 
 Shape = Tuple[int, ...]
 
 #: The most elements of a value, and its largest magnitude.
 _ELEMENTS, _MAGNITUDE = 1500, 60.0
-
-
-class Layers:
-    """The layers that are drawn, as ``self`` in statements."""
 
 
 class Drawing:
@@ -33,7 +31,8 @@ class Drawing:
         self.random = randoms.Random(seed)
         self.arrays: Dict[str, Any] = {}
         self.kinds: Dict[str, str] = {}
-        self.self = Layers()
+        #: The layers, as ``self`` in statements.
+        self.self = types.SimpleNamespace()
         self.program: Program = {'inputs': [], 'params': [], 'layers': [], 'statements': [], 'heads': [], 'frozen': [],
                                  'events': []}
         #: By layer, its operator and a test of the shapes that it takes.
@@ -46,12 +45,12 @@ class Drawing:
     def _draw_inputs(self) -> None:
         random = self.random
         self.samples = random.choice((1, 2, 3, 4, 4, 4, 5, 6, 7, 8))
+        inputs = self.program['inputs']
         for _ in range(random.choice((1, 1, 1, 2, 2, 3))):
-            before = self.program['inputs']
-            if before and random.random() < 0.4:
-                shape, axis = list(before[-1]['shape']), before[-1]['axis']
+            if inputs and random.random() < 0.4:
+                shape, axis = list(inputs[-1]['shape']), inputs[-1]['axis']
             else:
-                shape, axis = self._input_shape(bool(before))
+                shape, axis = self._input_shape(bool(inputs))
             self._add_input(shape, axis, random.choice(('ties', 'ties', 'reals')), 'float64')
         if random.random() < 0.35:
             shape, axis = self._input_shape(True, 2)
@@ -68,7 +67,7 @@ class Drawing:
         return shape, axis
 
     def length(self) -> int:
-        """A length of a dimension, often that of the samples."""
+        """Draw a length of a dimension, often the number of samples."""
         return self.random.choice((self.samples, self.samples, 1, 2, 2, 3, 4, 4, 5, 6))
 
     def _add_input(self, shape: List[int], axis: Optional[int], values: str, dtype: str) -> None:
@@ -79,17 +78,17 @@ class Drawing:
         self.keep(name, mx.nd.array(array, dtype=dtype), 'ids' if values == 'ids' else 'reals')
 
     def keep(self, name: str, array: Any, kind: str) -> None:
-        """Know a value."""
+        """Add a value to the known values."""
         self.arrays[name], self.kinds[name] = array, kind
 
     # -- what entries ask for --------------------------------------------------------------------------------------
 
     def shape(self, name: str) -> Shape:
-        """The shape of a value."""
+        """Return the shape of a value."""
         return tuple(self.arrays[name].shape)
 
     def known(self, test: Callable[[Shape], bool] = lambda shape: True, kind: str = 'reals') -> List[str]:
-        """All values of a kind that pass a test, newer values first."""
+        """Return all values of a kind that pass a test, newer values first."""
         return [name for name in reversed(list(self.arrays)) if self.kinds[name] == kind and test(self.shape(name))]
 
     def pick(self, test: Callable[[Shape], bool] = lambda shape: True, kind: str = 'reals') -> str:
@@ -104,14 +103,14 @@ class Drawing:
         return self.pick(lambda shape: len(shape) in counts)
 
     def same_as(self, name: str) -> str:
-        """A value or a parameter of the same shape, often another one."""
+        """Draw a value or a parameter of the same shape, often another one."""
         others = [other for other in self.known(lambda shape: shape == self.shape(name)) if other != name]
         if others and self.random.random() < 0.7:
             return self.random.choice(others)
         return name if self.random.random() < 0.3 else self.param(self.shape(name))
 
     def param(self, shape: Sequence[int]) -> str:
-        """An existing parameter, or a new one."""
+        """Draw an existing parameter, or make a new one."""
         same = [each['name'] for each in self.program['params'] if tuple(each['shape']) == tuple(shape)]
         if same and self.random.random() < 0.4:
             return self.random.choice(same)
@@ -132,28 +131,27 @@ class Drawing:
         return self.add('clip', 'F.clip(F.floor(F.abs({0}) * 3.0), 0, %d)' % (limit - 1), source, kind='ids')
 
     def new_name(self, kind: str) -> str:
-        """A name that nothing has."""
+        """Return a name that nothing has."""
         self._numbers[kind] = self._numbers.get(kind, -1) + 1
         return '%s%d' % (kind, self._numbers[kind])
 
     def layer(self, kind: str, make: str, tied: str = '') -> str:
-        """A new layer."""
-        name = self.new_name(kind)
-        more = ', params=self.%s.params' % tied if tied else ''
-        code = '%s%s, prefix=%r)' % (make[:-1], more, 'net_%s_' % name)
+        """Make a new layer; return its name."""
+        spec = {'name': self.new_name(kind), 'make': make, **({'tied': tied} if tied else {})}
+        code = layer_code(spec, 'net_')
         try:
-            layer = eval(code.replace('(, ', '('), {'nn': nn, 'rnn': rnn, 'self': self.self})
+            layer = eval(code, {'nn': nn, 'rnn': rnn, 'self': self.self})
             layer.cast('float64')
             layer.initialize(pieces.ByName())
         except Exception as error:
             raise Rejected('%s: %s' % (code, error)) from error
-        setattr(self.self, name, layer)
-        self.program['layers'].append({'name': name, 'make': make, **({'tied': tied} if tied else {})})
-        return name
+        setattr(self.self, spec['name'], layer)
+        self.program['layers'].append(spec)
+        return spec['name']
 
     def add(self, op: str, code: str, *reads: str, outputs: int = 1, kind: str = 'reals', single: bool = False,
             **known: Any) -> str:
-        """Add a statement, and run it; the name of its first value.  A `single` one takes float32 only."""
+        """Add a statement, and run it; return the name of its first value.  A `single` one takes float32 only."""
         name = self.new_name('x')
         if single:
             code = re.sub(r'(\{\d\})', r"F.Cast(\1, dtype='float32')", code)
@@ -165,30 +163,27 @@ class Drawing:
         if os.environ.get('MXHYBRID_FUZZ_TRACEBACK'):
             sys.stderr.write('%s of %s\n' % (text, [self.shape(read) for read in reads]))
         try:
-            outputs_of_call = eval(text, namespace)
-            outputs_of_call = list(outputs_of_call) if isinstance(outputs_of_call, (list, tuple)) else [outputs_of_call]
-            values = [each.asnumpy() for each in outputs_of_call]
+            arrays = pieces.as_list(eval(text, namespace))
+            values = [array.asnumpy() for array in arrays]
         except Exception as error:  # whatever MXNet raises for arguments that it does not take
             raise Rejected('%s: %s' % (text, str(error).strip().split('\n')[-1])) from error
-        if len(outputs_of_call) != outputs:
-            raise Rejected('%s has %d outputs' % (text, len(outputs_of_call)))
+        if len(arrays) != outputs:
+            raise Rejected('%s has %d outputs' % (text, len(arrays)))
         for value in values:
             if not value.size or value.size > _ELEMENTS or not value.ndim or not np.isfinite(value).all() or (
                     np.abs(value).max() > _MAGNITUDE):
                 raise Rejected('%s is empty, large or not finite: %s' % (text, value.shape))
         self.program['statements'].append({'name': name, 'op': op, 'code': code, 'reads': list(reads), **known})
-        if outputs == 1:
-            self.keep(name, outputs_of_call[0], kind)
-            return name
-        for number, each in enumerate(outputs_of_call):
-            self.keep('%s[%d]' % (name, number), each, kind)
-        return name + '[0]'
+        names = [name] if outputs == 1 else ['%s[%d]' % (name, number) for number in range(outputs)]
+        for value_name, array in zip(names, arrays):
+            self.keep(value_name, array, kind)
+        return names[0]
 
     def _base(self, read: str) -> Any:
+        """Return the value that is read, or all outputs of its statement if it has several."""
         if '[' not in read:
             return self.arrays[read]
-        count = sum(1 for name in self.arrays if name.startswith(base(read) + '['))
-        return [self.arrays['%s[%d]' % (base(read), at)] for at in range(count)]
+        return [array for name, array in self.arrays.items() if name.startswith(base(read) + '[')]
 
     def undo_to(self, mark: Tuple[int, ...]) -> None:
         """Remove all that was added since a mark."""
@@ -207,43 +202,38 @@ def heads_of(drawing: Drawing) -> List[Dict[str, Any]]:
     """Draw the outputs: some of the values that nothing reads, and values of random operators."""
     program, random = drawing.program, drawing.random
     read = {value for statement in program['statements'] for value in statement['reads']}
-    free = [name for name in drawing.arrays if name not in read and name.startswith('x')]
-    made = [name for name in drawing.arrays if name.startswith('x') and drawing.kinds[name] != 'ids']
-    chosen = free[-random.choice((1, 2, 2, 3)):]
-    if made and random.random() < 0.2:
-        chosen.append(random.choice(made))
+    results = [name for name in drawing.arrays if name.startswith('x')]
+    chosen = [name for name in results if name not in read][-random.choice((1, 2, 2, 3)):]
+    results = [name for name in results if drawing.kinds[name] != 'ids']
+    if results and random.random() < 0.2:
+        chosen.append(random.choice(results))
     drawn = {statement['name']: statement['drawn'] for statement in program['statements'] if statement.get('drawn')}
     heads = [{'name': name, 'drawn': None} for name in dict.fromkeys(chosen) if name not in drawn]
     return heads + [{'name': name, 'drawn': how} for name, how in drawn.items()]
 
 
 def with_shapes(program: Program) -> Program:
-    """Return the program without unused parts, with shapes of heads and the dimensions that may have samples.
-
-    Raises
-    ------
-    Rejected
-        One process does not train it, or gradients are not finite.
-    """
+    """Return the program without unused parts, as `examine`; raise Rejected also if it has no samples."""
     program = pruned(program)
-    if not any(each['axis'] is not None for each in program['inputs']) or not program['inputs']:
+    if not any(each['axis'] is not None for each in program['inputs']):
         raise Rejected('no samples')
     return examine(program)
 
 
 def draw(seed: int, workers: int, attempt: int, dtype: str = 'float64') -> Program:
-    """The program of a seed, or of another attempt at it; Rejected where nothing comes of that."""
+    """Return the program of a seed, or of another attempt at it; raise Rejected if one process cannot train it."""
     drawing = Drawing('%d/%d' % (seed, attempt))
     random = drawing.random
-    count, tries = random.randint(2, 9), 0
+    count = random.randint(2, 9)
     names, chances = list(ENTRIES), [chance for chance, _ in ENTRIES.values()]
-    while len(drawing.program['statements']) < count and tries < 60:
-        tries += 1
+    for _ in range(60):
         mark = drawing.mark()
         try:
             ENTRIES[random.choices(names, chances)[0]][1](drawing)
         except Rejected:
             drawing.undo_to(mark)
+        if len(drawing.program['statements']) >= count:
+            break
     program = {'seed': seed, 'attempt': attempt, 'workers': workers, 'dtype': dtype, **drawing.program}
     program['heads'] = heads_of(drawing)
     program.update(

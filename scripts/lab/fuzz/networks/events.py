@@ -1,4 +1,5 @@
 """Draws events between and in the middle of steps, see :mod:`.training`, and layers that begin frozen."""
+import contextlib
 import random as randoms
 import re
 from typing import Any, Dict, List
@@ -22,7 +23,7 @@ _REQUESTS = (['null'], ['write'], ['write'], ['add'], ['null', 'write'], ['null'
 
 
 def draw_events(program: Program, random: randoms.Random) -> Program:
-    """The program with events, and perhaps frozen layers; as it is if one process does not train what is drawn."""
+    """Return the program with events, and perhaps frozen layers; as it is if one process does not train these."""
     params = pieces.prepared(class_of(program), spec_of(program)).collect_params()
     learned = [name for name, param in params.items() if param.grad_req != 'null']
     if program['dtype'] == 'float32':
@@ -38,11 +39,9 @@ def draw_events(program: Program, random: randoms.Random) -> Program:
             events.append({'do': 'grad_req', 'step': random.randrange(program['steps']), 'place': 'before',
                            'requests': [random.choice(('write', 'write', 'add'))], 'params': frozen})
         changed = dict(program, frozen=frozen, events=events, end=random.choice(('release', 'drop', 'keep')))
-        try:
+        with contextlib.suppress(Rejected):
             check_trains(changed)
-        except Rejected:
-            continue
-        return changed
+            return changed
     return program
 
 
@@ -63,30 +62,26 @@ def draw_event(program: Program, params: List[str], learned: List[str], random: 
     event: Dict[str, Any] = {'do': kind, 'step': random.randrange(program['steps']), 'place': random.choice(places)}
     some = random.sample(learned, random.randint(1, min(3, len(learned))))
     if kind == 'initialize':
-        return [dict(event, value=random.choice((0.25, -0.375)), params=random.choice(([], [random.choice(params)])))]
-    if kind == 'set_data':
-        return [dict(event, value=random.choice((0.25, -0.375)), params=some)]
-    if kind in ('grad_req', 'freeze'):
-        return [dict(event, do='grad_req', requests=['null'] if kind == 'freeze' else random.choice(_REQUESTS),
-                     params=random.choice(([], some)))]
-    if kind == 'accumulate':
+        event.update(value=random.choice((0.25, -0.375)), params=random.choice(([], [random.choice(params)])))
+    elif kind == 'set_data':
+        event.update(value=random.choice((0.25, -0.375)), params=some)
+    elif kind in ('grad_req', 'freeze'):
+        event.update(do='grad_req', requests=['null'] if kind == 'freeze' else random.choice(_REQUESTS),
+                     params=random.choice(([], some)))
+    elif kind == 'accumulate':
         return [dict(event, do='grad_req', requests=['add'], params=random.choice(([], some))),
                 dict(event, do='backward', place=random.choice(('before', 'after')))]
-    if kind == 'misfit':
-        return [dict(event, records=random.random() < 0.7)]
-    if kind == 'cast':
-        return [dict(event, dtype=random.choice(('float32', 'float64', 'float16')))]
-    if kind == 'again':
-        return [dict(event, forgets=random.random() < 0.5)]
-    if kind == 'file':
-        event['what'] = random.choice(('states', 'checkpoint') if loses_state else
-                                      ('parameters', 'dict', 'states', 'checkpoint'))
-        return [dict(event, loads=False), *_event_later(program, event, random)]
+    elif kind == 'misfit':
+        event.update(records=random.random() < 0.7)
+    elif kind == 'cast':
+        event.update(dtype=random.choice(('float32', 'float64', 'float16')))
+    elif kind == 'again':
+        event.update(forgets=random.random() < 0.5)
+    elif kind == 'file':
+        what = ('states', 'checkpoint') if loses_state else ('parameters', 'dict', 'states', 'checkpoint')
+        event.update(what=random.choice(what), loads=False)
+        # It is loaded in this step or in a later one.
+        step = random.randint(event['step'], program['steps'] - 1)
+        place = 'after' if step == event['step'] else random.choice(('before', 'after'))
+        return [event, dict(event, loads=True, step=step, place=place)]
     return [event]
-
-
-def _event_later(program: Program, event: Dict[str, Any], random: randoms.Random) -> List[Dict[str, Any]]:
-    """Load in this step or a later one."""
-    step = random.randint(event['step'], program['steps'] - 1)
-    return [dict(event, loads=True, step=step, place='after' if step == event['step'] else random.choice(
-        ('before', 'after')))]

@@ -22,9 +22,10 @@ dim=0)``; None where that is not known.
 The code of statements and the types of inputs are those of a network of float64.  If the `dtype` of the program is
 'float32', the script has float32 in their places (`typed`), and the operators that know only float32 need no casts.
 """
+import ast
 import copy
 import re
-from typing import Any, Dict, List, Set
+from typing import Any, Dict, Iterable, List, Set
 
 Program = Dict[str, Any]
 
@@ -38,12 +39,12 @@ NAMELESS = {'maximum', 'minimum', 'power', 'hypot', 'split_v2', 'Custom'}
 
 
 def base(value: str) -> str:
-    """The statement, input or parameter that a value belongs to."""
+    """Return the name of the statement, input or parameter that a value belongs to."""
     return value.split('[')[0]
 
 
 def layer_of(statement: Dict[str, Any]) -> str:
-    """The layer that a statement calls, if it calls one."""
+    """Return the name of the layer that a statement calls, '' if it calls none."""
     match = re.match(r'self\.(\w+)\(', statement['code'])
     return match.group(1) if match else ''
 
@@ -53,57 +54,48 @@ def named(statement: Dict[str, Any], code: str) -> str:
     match = re.match(r'F\.([\w.]+)\(', code)
     if not match or match.group(1) in NAMELESS or match.group(1).startswith('random.') or 'name=' in code:
         return code
-    depth = 0
-    for position, letter in enumerate(code):
-        depth += {'(': 1, ')': -1}.get(letter, 0)
-        if letter == ')' and depth == 0:
-            return code[:-1] + ', name=%r)' % statement['name'] if position == len(code) - 1 else code
-    return code
+    call = ast.parse(code, mode='eval').body
+    is_outermost = isinstance(call, ast.Call) and call.func.end_col_offset == match.end() - 1
+    return code[:-1] + ', name=%r)' % statement['name'] if is_outermost else code
 
 
 def pruned(program: Program) -> Program:
-    """The program without statements that its heads do not need."""
+    """Return the program without statements that its heads do not need; its type is float64 unless it has another."""
+    smaller = copy.deepcopy(program)
+    smaller.setdefault('dtype', 'float64')
     needed: Set[str] = {base(head['name']) for head in program['heads']}
-    statements: List[Dict[str, Any]] = []
     for statement in reversed(program['statements']):
         if statement['name'] in needed:
-            needed |= {base(value) for value in statement['reads']}
-            statements.insert(0, statement)
-    layers = {layer_of(statement) for statement in statements}
-    smaller = copy.deepcopy(program)
-    for layer in reversed(smaller['layers']):
-        if layer['name'] in layers and layer.get('tied'):
-            layers.add(layer['tied'])
-    smaller['statements'] = copy.deepcopy(statements)
-    smaller['layers'] = [layer for layer in smaller['layers'] if layer['name'] in layers]
-    for kind in ('inputs', 'params'):
+            needed.update(map(base, statement['reads']))
+            needed.add(layer_of(statement))
+    for layer in reversed(program['layers']):
+        if layer['name'] in needed:
+            needed.add(layer.get('tied', ''))
+    for kind in ('inputs', 'params', 'layers', 'statements'):
         smaller[kind] = [each for each in smaller[kind] if each['name'] in needed]
-    known = {each['name'] for each in smaller['params']} | {layer['name'] for layer in smaller['layers']}
-    def is_known(name: str) -> bool:
-        return any(name == 'net_' + each or name.startswith('net_%s_' % each) for each in known)
-    smaller['frozen'] = [name for name in smaller['frozen'] if is_known(name)]
-    smaller['events'] = [dict(event, params=[name for name in event['params'] if is_known(name)])
-                         if event.get('params') else event for event in smaller['events']
-                         if event['step'] < smaller['steps'] and (
-                             not event.get('params') or any(map(is_known, event['params'])))]
+    names = [each['name'] for kind in ('params', 'layers') for each in smaller[kind]]
+
+    def known(params: Iterable[str]) -> List[str]:
+        """Return the parameters that the smaller network has."""
+        return [param for param in params
+                if any(param == 'net_' + name or param.startswith('net_%s_' % name) for name in names)]
+    smaller['frozen'] = known(smaller['frozen'])
+    smaller['events'] = [dict(event, params=known(event['params'])) if event.get('params') else event
+                         for event in smaller['events'] if event['step'] < smaller['steps']
+                         and (not event.get('params') or known(event['params']))]
     if 'recompute' in smaller.get('plan', ()):
-        recomputed = [name for name in smaller['plan'].pop('recompute') if name in layers]
+        recomputed = [name for name in smaller['plan'].pop('recompute') if name in needed]
         smaller['plan'].update({'recompute': recomputed} if recomputed else {})
     return smaller
 
 
 def samples_of(program: Program) -> int:
-    """The number of samples of a joint batch."""
+    """Return the number of samples of a joint batch."""
     return next(each['shape'][each['axis']] for each in program['inputs'] if each['axis'] is not None)
 
 
-def dtype_of(program: Program) -> str:
-    """The type of the network."""
-    return str(program.get('dtype', 'float64'))
-
-
 def typed(code: str, dtype: str) -> str:
-    """The code of a statement in a network of a type."""
+    """Return the code of a statement in a network of a type."""
     if dtype == 'float64':
         return code
     uncast = re.sub(r"F\.Cast\((\{\d\}), dtype='float32'\)", r'\1', code)
@@ -114,9 +106,9 @@ def typed(code: str, dtype: str) -> str:
 
 def rounds(program: Program) -> bool:
     """Return whether MXNet computes something as float32."""
-    return dtype_of(program) == 'float32' or any(statement.get('rounds') for statement in program['statements'])
+    return program['dtype'] == 'float32' or any(statement.get('rounds') for statement in program['statements'])
 
 
 def tolerance_of(program: Program) -> float:
-    """The relative difference that needs no explanation: more where MXNet computes something as float32."""
+    """Return the relative difference that needs no explanation: more where MXNet computes something as float32."""
     return 1e-5 if rounds(program) else 1e-9

@@ -4,6 +4,7 @@ A script holds the source of each piece that it needs (:mod:`lab.fuzz.networks.s
 :mod:`.training` refer only to each other and to the imports in the head of such a script.
 """
 import functools
+import os
 import zlib
 
 import mxnet as mx
@@ -56,9 +57,7 @@ def weights_of(shape, step, number):
 
 def rows_of(length, before, samples, count):
     """Find which elements of a dimension belong to samples: it is `before` times all samples, each of as many."""
-    each = length // (before * count)
-    rows = np.arange(length).reshape(before, count, each)[:, samples].reshape(-1)
-    return rows
+    return np.arange(length).reshape(before, count, -1)[:, samples].reshape(-1)
 
 
 def place_of(shape, head, samples, count):
@@ -165,6 +164,15 @@ def as_list(outputs):
     return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
 
+def records_in(directory, workers):
+    """Read the results of all workers from the files that they left."""
+    records = []
+    for rank in range(workers):
+        with np.load(os.path.join(directory, 'record.%d.npz' % rank)) as file:
+            records.append(dict(file))
+    return records
+
+
 def joined(records, spec, tolerance=1e-12, slack=None):
     """Join the results of all workers; return them and problems.
 
@@ -177,13 +185,12 @@ def joined(records, spec, tolerance=1e-12, slack=None):
                 continue
             step = int(name.split()[0])
             if ' output ' in name:
-                box = within(record['box of ' + name])
                 head = spec['heads'][int(name.split('/')[1])]
-                shape = tuple(head['shape'])
-                cut = int(record['box of ' + name][0])
+                box, cut = within(record['box of ' + name]), int(record['box of ' + name][0])
                 if cut >= 0 and head['samples'] is not None and cut not in [axis for axis, _ in head['samples']]:
                     problems.append((step, '%s is cut along dimension %d, which has no samples' % (name, cut)))
-                values, known = whole.setdefault(name, (np.zeros(shape, value.dtype), np.zeros(shape, bool)))
+                values, known = whole.setdefault(name, (np.zeros(head['shape'], value.dtype),
+                                                        np.zeros(head['shape'], bool)))
                 scale = np.abs(np.where(np.isfinite(value), value, 0)).max(initial=1)
                 most = tolerance * scale + (0 if slack is None else slack.get(name, 0))
                 same = np.isclose(values[box], value, rtol=0, atol=most, equal_nan=True)
@@ -194,13 +201,12 @@ def joined(records, spec, tolerance=1e-12, slack=None):
             elif ' gradient ' in name:
                 each = spec['inputs'][int(name.split('data')[1].split('/')[0])]
                 values, known = whole.setdefault(name, (np.zeros(each['shape']), np.zeros(each['shape'], bool)))
-                count, axis = spec['samples'], each['axis']
-                box = [slice(None)] * len(each['shape'])
-                if axis is not None:
-                    low = rank * count // len(records)
-                    box[axis] = slice(low, low + value.shape[axis])
-                values[tuple(box)] += value
-                known[tuple(box)] = True
+                box = Ellipsis
+                if each['axis'] is not None:
+                    low = rank * spec['samples'] // len(records)
+                    box = (slice(None),) * each['axis'] + (slice(low, low + value.shape[each['axis']]),)
+                values[box] += value
+                known[box] = True
             else:
                 whole[name] = value, np.ones(value.shape, bool)
                 if ' refused ' in name and not all(name in other for other in records):
@@ -259,9 +265,9 @@ def differences(values, whole, others=(), slack=None, tolerance=TOLERANCE):
     return sorted(problems, key=lambda each: each[0])
 
 
-def report(records, spec, tolerance, run_whole):
+def report(directory, workers, spec, tolerance, run_whole):
     """Print how the results of all workers differ from one process, which is run with their random values."""
-    values, problems = joined(records, spec, tolerance if tolerance > TOLERANCE else 1e-12)
+    values, problems = joined(records_in(directory, workers), spec, tolerance if tolerance > TOLERANCE else 1e-12)
     problems += masks_problems(values, spec)
     problems += differences(values, run_whole(values), tolerance=tolerance)
     print('\n'.join('step %d: %s' % problem for problem in problems) or 'no difference', flush=True)

@@ -1,6 +1,7 @@
 """Draws plans: data parallelism, grids, Megatron, pipelines, the one weird trick, patterns of layers, and splits of
 single operators; and layers that are computed again in the backward pass.
 """
+import contextlib
 import random as randoms
 from typing import Any, Dict, List
 
@@ -18,7 +19,7 @@ from .script import spec_of
 
 
 def graph_of(program: Program) -> Any:
-    """The traced network; InputError where mxhybrid refuses it."""
+    """Return the traced network; raise InputError if mxhybrid refuses it."""
     spec = spec_of(program)
     inputs = spec['inputs']
     net = pieces.prepared(class_of(program), spec)
@@ -27,25 +28,25 @@ def graph_of(program: Program) -> Any:
 
 
 def factors(random: randoms.Random, count: int, pieces_of: int) -> List[int]:
-    """Factors whose product is `count`."""
-    factors_left = [1] * pieces_of
+    """Draw `pieces_of` factors whose product is `count`."""
+    product = [1] * pieces_of
     for prime in (2, 3):
         while count % prime == 0:
             count //= prime
-            factors_left[random.randrange(pieces_of)] *= prime
-    return factors_left
+            product[random.randrange(pieces_of)] *= prime
+    return product
 
 
 def draw_plan(program: Program, random: randoms.Random) -> Dict[str, Any]:
-    """A plan for a network, with which some layers may be computed again in the backward pass."""
+    """Draw a plan for a network, with which some layers may be computed again in the backward pass."""
     plan = _splitting_plan(program, random)
     recomputed = _recomputed(program, random) if random.random() < 0.3 else []
     return {**plan, 'recompute': recomputed} if recomputed else plan
 
 
 def _splitting_plan(program: Program, random: randoms.Random) -> Dict[str, Any]:
-    """A plan that says how operators are split."""
-    workers = program['workers']
+    """Draw a plan that says how operators are split."""
+    workers, data_parallel = program['workers'], {'kind': 'data_parallel'}
     chances = {'data_parallel': 4, 'one_weird_trick': 2, 'grid': 2, 'domain': 2, 'sequence': 2, 'megatron': 2,
                'pipeline': 5, 'layers': 3, 'splits': 7}
     kind = random.choices(list(chances), list(chances.values()))[0]
@@ -58,22 +59,16 @@ def _splitting_plan(program: Program, random: randoms.Random) -> Dict[str, Any]:
     if kind == 'sequence':
         model, batch, sequence = factors(random, workers, 3)
         return {'kind': 'grid', 'model': model, 'batch': batch, 'sequence': sequence}
-    if kind == 'megatron':
-        model, batch = factors(random, workers, 2)
-        plan = {'kind': 'megatron', 'model': model, 'batch': batch, 'sequence': random.random() < 0.5}
-        return plan if _fits(plan, program) else {'kind': 'data_parallel'}
-    if kind == 'pipeline':
-        plan = _pipeline(program, random)
-        return plan if _fits(plan, program) else {'kind': 'data_parallel'}
+    if kind in ('megatron', 'pipeline'):
+        plan = _megatron(workers, random) if kind == 'megatron' else _pipeline(workers, random)
+        return plan if _fits(plan, program) else data_parallel
     if kind in ('layers', 'splits'):
         try:
             network = graph_of(program)
         except InputError:
-            return {'kind': 'data_parallel'}
+            return data_parallel
         drawn = _layers(network, random, workers) if kind == 'layers' else _splits(network.graph, random, workers)
-        if drawn:
-            return {'kind': kind, 'by_pattern' if kind == 'layers' else 'splits': drawn}
-        return {'kind': 'data_parallel'}
+        return {'kind': kind, 'by_pattern' if kind == 'layers' else 'splits': drawn} if drawn else data_parallel
     return {'kind': kind}
 
 
@@ -81,34 +76,37 @@ def _fits(plan: Dict[str, Any], program: Program) -> bool:
     """Return whether a network has the layers that a plan splits."""
     if plan['kind'] == 'pipeline' and (program['input_grad'] or program['calls'] > 1):
         return False
-    try:
+    with contextlib.suppress(InputError):
         network = graph_of(program)
         pieces.plan_of(plan).resolve(network.graph, network.dimensions, program['workers'])
-    except InputError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _recomputed(program: Program, random: randoms.Random) -> List[str]:
-    """The names of some layers; none where mxhybrid refuses to compute them again."""
+    """Draw the names of some layers; none if mxhybrid refuses to compute them again."""
     names = [layer['name'] for layer in program['layers']]
     if not names:
         return []
     patterns = sorted(random.sample(names, random.randint(1, len(names))))
-    try:
+    with contextlib.suppress(InputError):
         network = graph_of(program)
         recomputed_segments(network.graph, network.blocks, patterns, {},
                             set(network.axes) if program['input_grad'] else set(), True)
-    except InputError:
-        return []
-    return patterns
+        return patterns
+    return []
 
 
-def _pipeline(program: Program, random: randoms.Random) -> Dict[str, Any]:
-    """A pipeline of one micro-batch, which any network equals; the stages are data parallel, or a grid of outputs."""
-    stages = random.randint(2, program['workers'])
+def _megatron(workers: int, random: randoms.Random) -> Dict[str, Any]:
+    model, batch = factors(random, workers, 2)
+    return {'kind': 'megatron', 'model': model, 'batch': batch, 'sequence': random.random() < 0.5}
+
+
+def _pipeline(workers: int, random: randoms.Random) -> Dict[str, Any]:
+    """Draw a pipeline of one micro-batch, which equals any network; its stages are data parallel, or grids."""
+    stages = random.randint(2, workers)
     plan: Dict[str, Any] = {'kind': 'pipeline', 'stages': stages, 'micro_batches': 1, 'schedule': 'gpipe'}
-    if program['workers'] == 2 * stages and random.random() < 0.5:
+    if workers == 2 * stages and random.random() < 0.5:
         plan['inside'] = {'kind': 'grid', 'model': 2}
     return plan
 
@@ -122,7 +120,7 @@ def _degrees(random: randoms.Random, limits: List[int], left: int) -> List[int]:
 
 
 def _layers(network: Any, random: randoms.Random, workers: int) -> Dict[str, Any]:
-    """Degrees of some operators by names of dimensions, and places."""
+    """Draw degrees of some operators by names of dimensions, and their ranks."""
     splits: Dict[str, Any] = {}
     for operator in network.graph.computing:
         if random.random() < 0.5:
@@ -144,7 +142,7 @@ def _layers(network: Any, random: randoms.Random, workers: int) -> Dict[str, Any
 
 
 def _splits(graph: Any, random: randoms.Random, workers: int) -> Dict[str, Any]:
-    """Any splits of some operators, or all, with copies."""
+    """Draw any splits of some operators, or of all, with copies."""
     splits: Dict[str, Any] = {}
     share = random.choice((0.5, 1.0, 1.0))
     for operator in graph.computing:

@@ -1,15 +1,15 @@
 """A run of networks: draws and runs them, shrinks failing networks, counts outcomes and operators."""
 import functools
 import random
-from pathlib import Path
 from typing import Any, Dict, List
 
 from .. import session
 from ..runner import Outcome
 from ..shrinking import drive
-from . import coverage, runner
+from . import runner
+from .catalogue import coverage
 from .drawer import Drawer
-from .network import Program, tolerance_of
+from .network import Program
 from .script import commands, standing_alone
 from .shrinking import shrink
 
@@ -20,12 +20,12 @@ BATCH = 75
 
 
 def workers_of(seed: int, ranks: List[int]) -> int:
-    """The number of workers for a seed."""
+    """Return the number of workers for a seed."""
     return ranks[seed % len(ranks)]
 
 
 def dtype_for(seed: int, dtype: str) -> str:
-    """The type of the network of a seed."""
+    """Return the type of the network of a seed."""
     return DTYPES[random.Random('dtype %d' % seed).random() < 0.4] if dtype == 'both' else dtype
 
 
@@ -34,11 +34,11 @@ def sort_of(outcome: Outcome) -> str:
     return outcome.kind + (' cut' if 'is cut along' in outcome.words else '')
 
 
-def shrink_all(failing: Dict[int, Program], outcomes: Dict[int, Outcome], drawer: Drawer, tell: Any
-               ) -> Dict[int, Program]:
+def shrink_all(failing: Dict[int, Program], outcomes: Dict[int, Outcome], drawer: Drawer) -> Dict[int, Program]:
     """Shrink programs, whose candidates share jobs; return them by seed."""
     def fails(places: Any) -> List[bool]:
-        tell('    shrinking %s: %d candidates' % (', '.join(sorted({str(seed) for seed, _ in places})), len(places)))
+        session.tell('    shrinking %s: %d candidates' % (
+            ', '.join(sorted({str(seed) for seed, _ in places})), len(places)))
         return [sort_of(outcome) == sort_of(outcomes[seed])
                 for (seed, _), outcome in zip(places, runner.run_all([program for _, program in places]))]
     return drive({seed: shrink(program, drawer.examined) for seed, program in failing.items()}, fails)
@@ -49,8 +49,8 @@ class NetworkSession(session.Session):
 
     accepted = ('same', 'invalid', 'refused')
 
-    def __init__(self, scripts: Path, shrinks: bool, ranks: List[int], dtype: str, lists_operators: bool):
-        super().__init__(scripts, shrinks)
+    def __init__(self, ranks: List[int], dtype: str, lists_operators: bool):
+        super().__init__()
         self._ranks, self._dtype, self._lists_operators = ranks, dtype, lists_operators
         self._drawn: Dict[int, Program] = {}
         self._drawer = Drawer()
@@ -61,20 +61,18 @@ class NetworkSession(session.Session):
 
     def run(self, seeds: List[int]) -> None:
         """Run the networks of seeds; examine the networks that fail."""
-        for seed in seeds:
-            self._drawn[seed] = self._drawer.draw(seed, workers_of(seed, self._ranks), dtype_for(seed, self._dtype))
-        outcomes = dict(zip(seeds, runner.run_all([self._drawn[seed] for seed in seeds])))
+        drawn = {seed: self._drawer.draw(seed, workers_of(seed, self._ranks), dtype_for(seed, self._dtype))
+                 for seed in seeds}
+        self._drawn.update(drawn)
+        outcomes = dict(zip(seeds, runner.run_all(list(drawn.values()))))
         self.outcomes.update(outcomes)
         session.tell('seeds %d to %d: %s' % (seeds[0], seeds[-1], session.counted(outcomes.values())))
-        failing = {seed: self._drawn[seed] for seed in self.findings if seed in outcomes}
+        failing = {seed: drawn[seed] for seed in self.findings if seed in outcomes}
         for seed in failing:
             session.tell('seed %d %s: %s' % (seed, outcomes[seed].kind, session.shortened(outcomes[seed].words)))
-        if failing and self._shrinks:
-            failing = shrink_all(failing, outcomes, self._drawer, session.tell)
-        for seed, program in failing.items():
-            path = self._keep('network-%d.py' % seed, functools.partial(
-                standing_alone, program, tolerance=tolerance_of(program)))
-            session.tell('%s shows it:\n%s' % (path, '\n'.join(commands(program, path))))
+        for seed, program in shrink_all(failing, outcomes, self._drawer).items():
+            self._show('network-%d.py' % seed, functools.partial(standing_alone, program),
+                       functools.partial(commands, program))
 
     def close(self) -> None:
         """End the process that draws."""
@@ -82,7 +80,5 @@ class NetworkSession(session.Session):
 
     def summary(self, seconds: float) -> str:
         """Summarize the outcomes of all networks, with counts of operators if they are asked for."""
-        lines = [super().summary(seconds)]
-        if self._lists_operators:
-            lines.append(coverage.table([self._drawn[seed] for seed in self.outcomes]))
-        return '\n'.join(lines)
+        text = super().summary(seconds)
+        return text + '\n' + coverage.table(list(self._drawn.values())) if self._lists_operators else text

@@ -58,8 +58,8 @@ class Training:
         """Call the network; return inputs, the places of outputs, and outputs."""
         samples, taken = self.net.samples if self.rank is not None else slice(None), []
         for each, values in zip(self.spec['inputs'], batch_of(self.spec, step, call)):
-            own = values if each['axis'] is None else values[(slice(None),) * each['axis'] + (samples,)]
-            taken.append(mx.nd.array(own, dtype=values.dtype))
+            part = Ellipsis if each['axis'] is None else (slice(None),) * each['axis'] + (samples,)
+            taken.append(mx.nd.array(values[part], dtype=values.dtype))
             if autograd.is_recording() and self.spec['input_grad']:
                 taken[-1].attach_grad()
         more = [mx.nd.array(self.drawn['%d output %d/%d' % (step, call, number)], dtype=self.spec['dtype'])
@@ -82,10 +82,9 @@ class Training:
         """Return the outputs of calls that have gradients, and these gradients."""
         heads, gradients = [], []
         for _, boxes, outputs in calls:
-            for number, (box, output) in enumerate(zip(boxes, outputs)):
-                head = self.spec['heads'][number]
-                weights = weights_of(tuple(head['shape']), step, number) * (not head['drawn'])
+            for number, (box, output, head) in enumerate(zip(boxes, outputs, self.spec['heads'])):
                 if output.dtype.__name__.startswith('float'):
+                    weights = weights_of(tuple(head['shape']), step, number) * (not head['drawn'])
                     heads.append(output)
                     gradients.append(mx.nd.array(weights[within(box)], dtype=output.dtype).reshape(output.shape))
         return heads, gradients
@@ -252,9 +251,5 @@ def main(make, spec, tolerance):
     np.savez(os.path.join(directory, 'record.%d.npz' % store.rank), **record)
     store._barrier()
     if store.rank == 0:
-        records = []
-        for rank in range(store.num_workers):
-            with np.load(os.path.join(directory, 'record.%d.npz' % rank)) as file:
-                records.append(dict(file))
-        report(records, spec, tolerance, lambda values: run_whole(make, spec, values, directory))
+        report(directory, store.num_workers, spec, tolerance, lambda drawn: run_whole(make, spec, drawn, directory))
     store._barrier()

@@ -35,9 +35,9 @@ class _Drawing:
     def __init__(self, seed: int):
         self.random = random = randoms.Random(seed)
         name, options, in_double = random.choice(_OPTIMIZERS)
-        tables = [_table(random) for _ in range(random.choice((1, 2, 2, 3)))]
-        features = [_feature(random, number) for number in range(len(tables))]
-        features += [_feature(random, random.randrange(len(tables))) for _ in range(random.choice((0, 0, 1)))]
+        tables = [_draw_table(random) for _ in range(random.choice((1, 2, 2, 3)))]
+        features = [_draw_feature(random, number) for number in range(len(tables))]
+        features += [_draw_feature(random, random.randrange(len(tables))) for _ in range(random.choice((0, 0, 1)))]
         self.has_capacity = any('capacity' in table['options'] for table in tables)
         self.program: Dict[str, Any] = {
             'seed': seed, 'job': draw_job(seed // PER_JOB), 'optimizer': [name, options],
@@ -53,16 +53,16 @@ class _Drawing:
             'looks': random.random() < 0.5, 'files': random.choice(('', '', '', 'mapped', 'cached'))}
         self.dynamic = [number for number, table in enumerate(tables) if table['kind'] != 'sparse']
         self.frozen: Set[int] = set()
-        # For each slot the initialisations of the tables at its last save, those now, and tables that no call has used
-        # since theirs, which take the first values of a checkpoint.
-        self.slots: Dict[str, List[int]] = {}
-        self.initialised, self.unused = [0] * len(tables), set()  # type: List[int], Set[int]
+        # The number of initialisations of each table, now and, by slot, at the last save; and tables that no call has
+        # used since their initialisation, which take the first values of a checkpoint.
+        self.initialised, self.slots = [0] * len(tables), {}  # type: List[int], Dict[str, List[int]]
+        self.unused: Set[int] = set()
         self.has_moved = False
         events: List[Dict[str, Any]] = []
         count = random.randint(6, 18)
+        kinds = {'step': 30, 'rate': 2, 'freeze': 2, 'thaw': 2, 'evaluate': 2, 'set': 2, 'initialise': 2, 'save': 6,
+                 'load': 5, 'resume': 3, 'move': 1, 'import_rows': 6}
         while len(events) < count:
-            kinds = {'step': 30, 'rate': 2, 'freeze': 2, 'thaw': 2, 'evaluate': 2, 'set': 2, 'initialise': 2, 'save': 6,
-                     'load': 5, 'resume': 3, 'move': 1, 'import_rows': 6}
             kind = random.choices(list(kinds), list(kinds.values()))[0]
             event = getattr(self, '_' + kind)()
             if event is not None:
@@ -128,8 +128,8 @@ class _Drawing:
 
     def _load(self) -> Optional[Dict[str, Any]]:
         slots = [slot for slot, initialised in sorted(self.slots.items())
-                 if all(one == other or number in self.unused
-                        for number, (one, other) in enumerate(zip(initialised, self.initialised)))]
+                 if all(count == now or number in self.unused
+                        for number, (count, now) in enumerate(zip(initialised, self.initialised)))]
         return self._from(self.random.choice(slots)) if slots else None
 
     def _from(self, slot: str) -> Dict[str, Any]:
@@ -141,10 +141,8 @@ class _Drawing:
         return {} if slot is None else self._from(slot)
 
     def _move(self) -> Optional[Dict[str, Any]]:
-        if self.has_moved:
-            return None
-        self.has_moved = True
-        return {}
+        has_moved, self.has_moved = self.has_moved, True
+        return None if has_moved else {}
 
     def _import_rows(self) -> Optional[Dict[str, Any]]:
         event = self._table(self.dynamic)
@@ -156,7 +154,7 @@ class _Drawing:
         return event
 
 
-def _table(random: randoms.Random) -> Dict[str, Any]:
+def _draw_table(random: randoms.Random) -> Dict[str, Any]:
     kind = random.choice(('rows', 'keys', 'keys', 'sparse'))
     table: Dict[str, Any] = {'kind': kind, 'count': random.choice((5, 40, 200)), 'options': {},
                              'initializer': list(random.choice(_INITIALIZERS))}
@@ -172,6 +170,6 @@ def _table(random: randoms.Random) -> Dict[str, Any]:
     return table
 
 
-def _feature(random: randoms.Random, table: int) -> Dict[str, Any]:
+def _draw_feature(random: randoms.Random, table: int) -> Dict[str, Any]:
     return {'table': table, 'combine': random.choice((None, None, 'sum', 'mean', 'sqrtn')),
             'by_offsets': random.random() < 0.6, 'weighted': random.random() < 0.4}

@@ -13,7 +13,7 @@ import numpy as np
 from mxnet import autograd, gluon
 
 import mxhybrid
-from lab.fuzz.pieces import StoreTrainer
+from lab.fuzz.pieces import StoreTrainer, arrays_of
 from lab.fuzz.tables.pieces import WIDTH, Training, imported
 from mxhybrid.checkpoint import dynamic_tables
 from mxhybrid.checkpoint.philox import fill_first_values
@@ -113,8 +113,7 @@ class ModelTable:
 
     def saved_row(self, key):
         """Return a row and its state."""
-        state = self.rows[key].state if self.saved['has_state'] else None
-        arrays = state if isinstance(state, (list, tuple)) else [] if state is None else [state]
+        arrays = arrays_of(self.rows[key].state if self.saved['has_state'] else None)
         return np.concatenate([array.tostype('default').asnumpy().reshape(-1)
                                for array in (self.rows[key].weight, *arrays)])
 

@@ -25,10 +25,8 @@ class TableNet(gluon.Block):
         self.tables = []
         with self.name_scope():
             for number, table in enumerate(program['tables']):
-                name, value = table['initializer']
-                block = make_table(table, dtype, getattr(mx.init, name)(value), 'table%d_' % number)
-                self.register_child(block)
-                self.tables.append(block)
+                self.tables.append(make_table(table, dtype, 'table%d_' % number))
+                self.register_child(self.tables[-1])
             dynamic = {str(number): self.tables[feature['table']] for number, feature in enumerate(self.features)
                        if program['tables'][feature['table']]['kind'] != 'sparse'}
             self.collection = (mxhybrid.nn.EmbeddingCollection(dynamic, prefix='all_')
@@ -38,22 +36,24 @@ class TableNet(gluon.Block):
 
     def forward(self, arguments):
         """Return a prediction for each sample; `arguments` are those of each feature."""
-        rows = {}
+        rows, total = {}, 0
         if self.collection is not None:
             rows = self.collection({name: arguments[int(name)] for name in self.collection._tables})
-        total = 0
-        for number, feature in enumerate(self.features):
-            given = arguments[number]
-            if str(number) not in rows:
-                table = self.tables[feature['table']]
-                is_sparse = isinstance(table, gluon.nn.Embedding)
-                rows[str(number)] = table(mx.nd.array(given['ids'], dtype='int64')) if is_sparse else table(**given)
-            total = total + rows[str(number)]
+        for number, (feature, own_arguments) in enumerate(zip(self.features, arguments)):
+            table = self.tables[feature['table']]
+            if str(number) in rows:
+                total = total + rows[str(number)]
+            elif isinstance(table, gluon.nn.Embedding):
+                total = total + table(mx.nd.array(own_arguments['ids'], dtype='int64'))
+            else:
+                total = total + table(**own_arguments)
         return self.out(total)
 
 
-def make_table(table, dtype, initializer, prefix):
+def make_table(table, dtype, prefix):
     """Return the Block of a table."""
+    name, value = table['initializer']
+    initializer = getattr(mx.init, name)(value)
     if table['kind'] == 'sparse':
         return gluon.nn.Embedding(table['count'], WIDTH, dtype, mx.init.Constant(0.2), True, prefix=prefix)
     if table['kind'] == 'rows':
@@ -172,7 +172,7 @@ class Training:
         self.net.out.weight.set_data(mx.nd.array(values, dtype=self.program['dtype']))
 
     def initialise(self, table, seed):
-        """Initialise a dynamic table again, by one seed: before a step, each worker reads by its own."""
+        """Initialise a dynamic table again, by one seed: before a step, each worker reads values of its own seed."""
         mx.random.seed(seed)
         self.net.tables[table].initialize(force_reinit=True)
 
@@ -219,7 +219,7 @@ class Training:
                                   after_step=True)
 
     def import_rows(self, table, seed, count, among, piece, fails=None):
-        """Import rows in pieces; `fails`: by what the import fails, in its second piece if the input is not wrong."""
+        """Import rows in pieces; `fails` is the cause of a failure, in the second piece unless the input is wrong."""
         given = self.program['tables'][table]
         keys, rows = imported(given, self.program['dtype'], seed, count, among)
         with contextlib.ExitStack() as faults:
@@ -252,7 +252,7 @@ class Training:
             self.record('failed', np.array(1))
 
     def save(self, slot, delta=False, keep=3, fails=None):
-        """Save, and record the rows and the state of the files; `fails`: by what the save fails."""
+        """Save, and record the rows and the state of the files; `fails` is the cause of a failure."""
         self.saves += 1
         path = os.path.join(self.directory, slot)
         if fails == 'place' and self.job.rank == 0:

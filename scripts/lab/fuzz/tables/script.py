@@ -23,18 +23,16 @@ def tolerance(program: Dict[str, Any]) -> Any:
 
 def standing_alone(programs: List[Dict[str, Any]], file: str = 'case.py') -> str:
     """Return a script that runs programs one after the other, and prints how the last one differs from its model."""
-    functions = ['def program_%d(job, record, directory):\n    run(%s, job, record, directory)\n' % (
-        number, pprint.pformat(program, indent=1, width=110, compact=True).replace('\n', '\n        '))
-        for number, program in enumerate(programs, 1)]
-    names = ', '.join('program_%d' % number for number in range(1, len(programs) + 1))
-    end = "if __name__ == '__main__':\n    main([%s], %r, %r)\n" % ((names,) + tolerance(programs[-1]))
-    body = '\n\n'.join(functions + [end])
-    sources: List[str] = [body]
+    sources = [script.body_of(programs, _function, tolerance(programs[-1]))]
     for module in (model, pieces, script.pieces):
         sources = script.needed('\n'.join(sources), module) + sources
-    title = '"""Seed %s of scripts/fuzz tables.\n\n%s\n"""\n' % (
-        programs[-1]['seed'], '\n'.join(commands(programs[-1], file)))
-    return title + HEAD + '\n\n' + '\n\n'.join(sources)
+    return '\n\n'.join([script.head(' tables', programs[-1], commands(programs[-1], file), HEAD), *sources])
+
+
+def _function(program: Dict[str, Any], name: str) -> str:
+    """Return a program as a function."""
+    return 'def %s(job, record, directory):\n    run(%s, job, record, directory)\n' % (
+        name, pprint.pformat(program, indent=1, width=110, compact=True).replace('\n', '\n        '))
 
 
 def commands(program: Dict[str, Any], file: str) -> List[str]:

@@ -18,15 +18,14 @@ def structures(program: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
     if program['job']['workers'] > 1:
         yield dict(program, job=dict(_ALONE, next=_ALONE))
     for gone in range(len(program['tables'])):
-        if len(program['tables']) > 1:
-            simpler = copy.deepcopy(program)
-            del simpler['tables'][gone]
-            for name in ('features', 'events'):
-                simpler[name] = [each for each in simpler[name] if each.get('table') != gone]
-                for each in simpler[name]:
-                    each.update({'table': each['table'] - (each['table'] > gone)} if 'table' in each else {})
-            if simpler['features']:
-                yield simpler
+        simpler = copy.deepcopy(program)
+        del simpler['tables'][gone]
+        for name in ('features', 'events'):
+            simpler[name] = [each for each in simpler[name] if each.get('table') != gone]
+            for each in simpler[name]:
+                each.update({'table': each['table'] - (each['table'] > gone)} if 'table' in each else {})
+        if simpler['features']:  # so there is another table
+            yield simpler
     for number in range(len(program['features'])):
         if len(program['features']) > 1:
             yield dict(program, features=program['features'][:number] + program['features'][number + 1:])

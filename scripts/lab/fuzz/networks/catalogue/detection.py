@@ -1,7 +1,7 @@
 """Operators of object detection, which compute with boxes and regions."""
 from typing import Any
 
-from .registry import entry
+from .registry import entry, is_image, ranks, simple
 
 
 def boxes(shape: Any) -> bool:
@@ -11,8 +11,8 @@ def boxes(shape: Any) -> bool:
 
 @entry('ROIPooling', 'contrib.ROIAlign', chance=0.6)
 def _regions(drawing: Any) -> None:
-    """Regions by number of the sample, which are the same for all."""
-    value = drawing.pick(lambda shape: len(shape) == 4 and min(shape[2:]) > 1)
+    """Draw regions that are the same for each sample; each has the number of its sample."""
+    value = drawing.pick(is_image)
     numbers = drawing.add('contrib.arange_like', 'F.reshape(F.contrib.arange_like({0}, axis=0), shape=(-1, 1))', value)
     corners = "F.concat(F.zeros((1, 2), dtype='float64'), F.ones((1, 2), dtype='float64'), dim=1)"
     rest = 'F.broadcast_like(%s, F.concat({0}, {0}, {0}, {0}, dim=1))' % corners
@@ -21,10 +21,7 @@ def _regions(drawing: Any) -> None:
     drawing.add(op, 'F.%s({0}, {1}, pooled_size=(2, 2), spatial_scale=1.0)' % op, value, rois)
 
 
-@entry('contrib.box_iou', chance=0.4)
-def _iou(drawing: Any) -> None:
-    value = drawing.pick(boxes)
-    drawing.add('contrib.box_iou', "F.contrib.box_iou({0}, {1}, format='center')", value, drawing.pick(boxes))
+simple('contrib.box_iou', "F.contrib.box_iou({0}, {1}, format='center')", boxes, boxes, chance=0.4)
 
 
 @entry('contrib.box_nms', 'contrib.box_non_maximum_suppression', chance=0.4)
@@ -34,16 +31,10 @@ def _nms(drawing: Any) -> None:
                 'id_index=0)', value)
 
 
-@entry('contrib.MultiBoxPrior', chance=0.5)
-def _prior(drawing: Any) -> None:
-    drawing.add('contrib.MultiBoxPrior', 'F.contrib.MultiBoxPrior({0}, sizes=(0.5, 0.25), ratios=(1, 2))',
-                drawing.ranked(4), single=True)
-
-
-@entry('contrib.bipartite_matching', chance=0.2)
-def _matching(drawing: Any) -> None:
-    drawing.add('contrib.bipartite_matching', 'F.contrib.bipartite_matching(F.BlockGrad({0}), threshold=0.1)',
-                drawing.ranked(2, 3), outputs=2)
+simple('contrib.MultiBoxPrior', 'F.contrib.MultiBoxPrior({0}, sizes=(0.5, 0.25), ratios=(1, 2))', ranks(4),
+       single=True)
+simple('contrib.bipartite_matching', 'F.contrib.bipartite_matching(F.BlockGrad({0}), threshold=0.1)', ranks(2, 3),
+       chance=0.2, outputs=2)
 
 
 @entry('contrib.box_decode', chance=0.2)
@@ -53,14 +44,10 @@ def _decode(drawing: Any) -> None:
     drawing.add('contrib.box_decode', 'F.contrib.box_decode(F.BlockGrad({0}), F.BlockGrad({1}))', value, anchors)
 
 
-@entry('contrib.PSROIPooling', 'contrib.Proposal', chance=0.0)
-def _none(drawing: Any) -> None:
-    """Draw nothing: the numbers of samples of these operators are in the data."""
-
 
 @entry('contrib.MultiBoxTarget', 'contrib.MultiBoxDetection', chance=0.3)
 def _multi_box(drawing: Any) -> None:
-    """Anchors that samples share, and labels or scores of each sample."""
+    """Draw anchors that samples share, and labels or scores of each sample."""
     anchors = 'F.reshape(F.sigmoid({0}) / 2.0, shape=(1, -1, 4))'
     shared = drawing.add('boxes', anchors, drawing.param((3, 4)))
     if drawing.random.random() < 0.5:

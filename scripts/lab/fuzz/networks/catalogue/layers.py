@@ -1,7 +1,8 @@
 """Layers of gluon, called once or several times."""
-from typing import Any, Optional
+import math
+from typing import Any
 
-from .registry import entry
+from .registry import entry, is_image, ranks
 
 #: Layers that compute something as float32, whatever the type of their data.
 _ROUND = {'PReLU': {'rounds': 'float32'}}
@@ -26,53 +27,43 @@ def _code(drawing: Any, layer: str) -> str:
 
 @entry('again', chance=4.0)
 def _again(drawing: Any) -> None:
-    """A layer that is there is called on another value."""
-    made = {each['name'] for each in drawing.program['layers']}
-    fits = {name: known for name, known in drawing.fits.items() if name in made}
-    name = drawing.random.choice(sorted(fits) or [''])
+    """Call a layer of the network on another value."""
+    layers = {each['name'] for each in drawing.program['layers']}
+    name = drawing.random.choice(sorted(layers & set(drawing.fits)) or [''])
     if name:
-        drawing.add(fits[name][0] + ' again', _code(drawing, name), drawing.pick(fits[name][1]),
-                    **_ROUND.get(fits[name][0], {}))
+        op, test = drawing.fits[name]
+        drawing.add(op + ' again', _code(drawing, name), drawing.pick(test), **_ROUND.get(op, {}))
 
 
 @entry('Dense', chance=6.0)
 def _dense(drawing: Any) -> None:
     random, value = drawing.random, drawing.pick()
     shape = drawing.shape(value)
-    flatten = random.random() < 0.5
-    inner = 1
-    for length in shape[1:]:
-        inner *= length
-    units = inner if flatten and len(shape) > 1 else shape[-1]
-    flatten = flatten and len(shape) > 1
+    flatten = random.random() < 0.5 and len(shape) > 1
+    units = math.prod(shape[1:]) if flatten else shape[-1]
     more = (', use_bias=False' if random.random() < 0.3 else '') + ('' if flatten else ', flatten=False') + (
         ', activation=%r' % random.choice(('relu', 'tanh')) if random.random() < 0.3 else '') + (
         '' if random.random() < 0.3 else ', in_units=%d' % units)
     layer = drawing.layer('dense', 'nn.Dense(%d%s)' % (random.choice((1, 2, 3, 4, 5, units)), more))
-
-    def test(other: Any) -> bool:
-        size = 1
-        for length in other[1:]:
-            size *= length
-        return len(other) > 1 and size == units if flatten else other[-1] == units
-    _call(drawing, 'Dense', layer, value, test)
+    _call(drawing, 'Dense', layer, value, lambda other: (
+        len(other) > 1 and math.prod(other[1:]) == units if flatten else other[-1] == units))
 
 
 @entry('Dense tied', chance=1.5)
 def _tied(drawing: Any) -> None:
-    """A dense layer with the parameters of another one."""
+    """Make a dense layer with the parameters of another one, and call it."""
     layers = [each for each in drawing.program['layers'] if each['make'].startswith('nn.Dense')
               and 'in_units' in each['make'] and not each.get('tied')]
     if layers:
         other = drawing.random.choice(layers)
         layer = drawing.layer('dense', other['make'].replace(", activation='relu'", ''), other['name'])
-        _call(drawing, 'Dense tied', layer, drawing.pick(drawing.fits[other['name']][1]),
-              drawing.fits[other['name']][1])
+        test = drawing.fits[other['name']][1]
+        _call(drawing, 'Dense tied', layer, drawing.pick(test), test)
 
 
 @entry('Conv', chance=6.0)
 def _conv(drawing: Any) -> None:
-    random, value = drawing.random, drawing.pick(lambda shape: 3 <= len(shape) <= 5)
+    random, value = drawing.random, drawing.ranked(3, 4, 5)
     shape = drawing.shape(value)
     count, channels = len(shape) - 2, shape[1]
     kernel = tuple(random.randint(1, min(3, length)) for length in shape[2:])
@@ -82,8 +73,7 @@ def _conv(drawing: Any) -> None:
     more += ', use_bias=False' if random.random() < 0.3 else ''
     more += ', strides=%s' % (tuple(random.randint(1, 2) for _ in kernel),) if random.random() < 0.3 else ''
     more += ", activation='relu'" if random.random() < 0.2 else ''
-    dilates = random.random() < 0.15
-    more += ', dilation=%s' % ((2,) * count,) if dilates else ''
+    more += ', dilation=%s' % ((2,) * count,) if random.random() < 0.15 else ''
     more += '' if random.random() < 0.3 else ', in_channels=%d' % channels
     layer = drawing.layer('conv', 'nn.Conv%dD(%d, %s, padding=%s%s)' % (
         count, groups * random.choice((1, 2, 3)), kernel, pad, more))
@@ -117,40 +107,31 @@ def _batch_norm(drawing: Any) -> None:
 @entry('LayerNorm', 'GroupNorm', chance=1.5)
 def _norms(drawing: Any) -> None:
     random, kind = drawing.random, drawing.random.choice(('LayerNorm', 'GroupNorm'))
-    test: Optional[Any]
+    test = ranks(3, 4) if kind == 'GroupNorm' else (lambda shape: len(shape) > 1)
+    value = drawing.pick(test)
+    axis = 1 if kind == 'GroupNorm' else random.choice((-1, -1, 1))
+    channels = drawing.shape(value)[axis]
     if kind == 'LayerNorm':
-        value = drawing.pick(lambda shape: len(shape) > 1)
-        axis = random.choice((-1, -1, 1))
-        channels = drawing.shape(value)[axis]
-        layer = drawing.layer('norm', 'nn.LayerNorm(axis=%d, epsilon=0.0625, in_channels=%d)' % (axis, channels))
-
-        def test(other: Any) -> bool:
-            return len(other) > 1 and other[axis] == channels
+        make = 'nn.LayerNorm(axis=%d, epsilon=0.0625, in_channels=%d)' % (axis, channels)
     else:
-        value = drawing.ranked(3, 4)
-        channels = drawing.shape(value)[1]
-        groups = random.choice([number for number in (1, 2, channels) if channels % number == 0])
-        layer = drawing.layer('norm', 'nn.GroupNorm(num_groups=%d, epsilon=0.0625)' % groups)
-
-        def test(other: Any) -> bool:
-            return len(other) in (3, 4) and other[1] == channels
-    _call(drawing, kind, layer, value, test)
+        make = 'nn.GroupNorm(num_groups=%d, epsilon=0.0625)' % random.choice(
+            [number for number in (1, 2, channels) if channels % number == 0])
+    _call(drawing, kind, drawing.layer('norm', make), value, lambda other: test(other) and other[axis] == channels)
 
 
 @entry('Embedding', chance=2.5)
 def _embedding(drawing: Any) -> None:
-    ids = drawing.ids(5, lambda shape: len(shape) < 4)
+    ids = drawing.ids(5, ranks(1, 2, 3))
     layer = drawing.layer('embedding', 'nn.Embedding(5, %d)' % drawing.random.choice((1, 3, 4)))
     drawing.add('Embedding', 'self.%s({0})' % layer, ids)
     if drawing.random.random() < 0.3:
-        drawing.add('Embedding again', 'self.%s({0})' % layer, drawing.ids(5, lambda shape: len(shape) < 4))
+        drawing.add('Embedding again', 'self.%s({0})' % layer, drawing.ids(5, ranks(1, 2, 3)))
 
 
 @entry('PReLU', chance=1.0)
 def _prelu(drawing: Any) -> None:
     value = drawing.pick(lambda shape: len(shape) > 1)
-    layer = drawing.layer('prelu', 'nn.PReLU()')
-    _call(drawing, 'PReLU', layer, value, lambda other: len(other) > 1)
+    _call(drawing, 'PReLU', drawing.layer('prelu', 'nn.PReLU()'), value, lambda other: len(other) > 1)
 
 
 @entry('LSTM', 'GRU', 'RNN', chance=1.0)
@@ -168,7 +149,7 @@ def _recurrent(drawing: Any) -> None:
 
 @entry('Pool', chance=2.5)
 def _pool(drawing: Any) -> None:
-    random, value = drawing.random, drawing.pick(lambda shape: 3 <= len(shape) <= 5)
+    random, value = drawing.random, drawing.ranked(3, 4, 5)
     shape = drawing.shape(value)
     count = len(shape) - 2
     kind = random.choice(('Max', 'Avg', 'GlobalMax', 'GlobalAvg'))
@@ -193,5 +174,5 @@ def _activations(drawing: Any) -> None:
 
 @entry('ReflectionPad2D', chance=0.3)
 def _reflect(drawing: Any) -> None:
-    value = drawing.pick(lambda shape: len(shape) == 4 and min(shape[2:]) > 1)
+    value = drawing.pick(is_image)
     drawing.add('ReflectionPad2D', 'self.%s({0})' % drawing.layer('pad', 'nn.ReflectionPad2D(1)'), value)

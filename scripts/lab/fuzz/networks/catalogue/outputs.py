@@ -3,6 +3,15 @@ from typing import Any
 
 from .registry import entry
 
+#: Losses of gluon by name: the values of which each sample has the mean.
+_LOSSES = {
+    'L2': 'F.square({0} - {1}) / 2.0',
+    'L1': 'F.abs({0} - {1})',
+    'Huber': 'F.where(F.abs({0} - {1}) > 0.5, F.abs({0} - {1}) - 0.25, F.square({0} - {1}))',
+    'Sigmoid': "F.relu({0}) - {0} * {1} + F.Activation(-F.abs({0}), act_type='softrelu')",
+    'Softmax': '-F.pick(F.log_softmax({0}, axis=-1), {1}, axis=-1, keepdims=True)',
+    'KL': 'F.softmax({1}) * (F.log(F.softmax({1})) - F.log_softmax({0}))'}
+
 
 @entry('LinearRegressionOutput', 'LogisticRegressionOutput', 'MAERegressionOutput', chance=0.5)
 def _regression(drawing: Any) -> None:
@@ -14,22 +23,18 @@ def _regression(drawing: Any) -> None:
 @entry('SoftmaxOutput', chance=1.0)
 def _softmax_output(drawing: Any) -> None:
     random, value = drawing.random, drawing.ranked(2, 3)
-    shape = drawing.shape(value)
     more = random.choice(('', ", normalization='batch'", ", normalization='valid'",
                           ', use_ignore=True, ignore_label=1'))
-    if len(shape) == 3 or random.random() < 0.3:
-        value = drawing.pick(lambda other: len(other) == 3)
-        shape = drawing.shape(value)
-        labels = drawing.ids(shape[1], lambda other: other == (shape[0], shape[2]))
-        drawing.add('SoftmaxOutput', 'F.SoftmaxOutput({0}, {1}, multi_output=True%s)' % more, value, labels)
-    else:
-        labels = drawing.ids(shape[1], lambda other: other == (shape[0],))
-        drawing.add('SoftmaxOutput', 'F.SoftmaxOutput({0}, {1}%s)' % more, value, labels)
+    if len(drawing.shape(value)) == 3 or random.random() < 0.3:
+        value, more = drawing.ranked(3), ', multi_output=True' + more
+    shape = drawing.shape(value)
+    labels = drawing.ids(shape[1], lambda other: other == shape[:1] + shape[2:])
+    drawing.add('SoftmaxOutput', 'F.SoftmaxOutput({0}, {1}%s)' % more, value, labels)
 
 
 @entry('Custom', chance=1.5)
 def _custom(drawing: Any) -> None:
-    """An operator of the user, in several types."""
+    """Call an operator of a user with values of several types."""
     inner = drawing.random.choice(('{0}', '{0}', "F.Cast(F.round({0} * 2.0), dtype='float16')"))
     code = 'F.Custom(%s, op_type=own_operator(%r))' % (inner, drawing.random.random() < 0.5)
     drawing.add('Custom', code if inner == '{0}' else "F.Cast(%s, dtype='float64')" % code, drawing.pick())
@@ -67,28 +72,8 @@ def _ctc(drawing: Any) -> None:
 def _losses(drawing: Any) -> None:
     random, value = drawing.random, drawing.pick(lambda shape: len(shape) > 1)
     shape = drawing.shape(value)
-    kind = random.choice(('L2', 'L1', 'Huber', 'Sigmoid', 'Softmax', 'KL'))
-    axes = ', axis=0, exclude=True)'
+    kind = random.choice(list(_LOSSES))
     other = drawing.same_as(value)
-    if kind == 'L2':
-        drawing.add('losses of gluon', 'F.mean(F.square({0} - {1}) / 2.0' + axes, value, other)
-    elif kind == 'L1':
-        drawing.add('losses of gluon', 'F.mean(F.abs({0} - {1})' + axes, value, other)
-    elif kind == 'Huber':
-        drawing.add('losses of gluon', 'F.mean(F.where(F.abs({0} - {1}) > 0.5, F.abs({0} - {1}) - 0.25, '
-                    'F.square({0} - {1}))' + axes, value, other)
-    elif kind == 'Sigmoid':
-        drawing.add('losses of gluon', "F.mean(F.relu({0}) - {0} * {1} + F.Activation(-F.abs({0}), "
-                    "act_type='softrelu')" + axes, value, other)
-    elif kind == 'KL':
-        drawing.add('losses of gluon', 'F.mean(F.softmax({1}) * (F.log(F.softmax({1})) - F.log_softmax({0}))' + axes,
-                    value, other)
-    else:
-        labels = drawing.ids(shape[-1], lambda two: two == shape[:-1])
-        drawing.add('losses of gluon', 'F.mean(-F.pick(F.log_softmax({0}, axis=-1), {1}, axis=-1, keepdims=True)'
-                    + axes, value, labels)
-
-
-@entry('IdentityAttachKLSparseReg', chance=0.0)
-def _sparse_reg(drawing: Any) -> None:
-    """Draw nothing: this operator keeps a moving average that processes do not share."""
+    if kind == 'Softmax':
+        other = drawing.ids(shape[-1], lambda labels: labels == shape[:-1])
+    drawing.add('losses of gluon', 'F.mean(%s, axis=0, exclude=True)' % _LOSSES[kind], value, other)

@@ -2,6 +2,7 @@
 from typing import Any
 
 from .registry import any_shape, entry, simple
+from .shaping import listed
 
 #: Operators of one input, by the values that it may have.
 ANY = ('relu sigmoid hard_sigmoid softsign tanh exp expm1 square abs sign negative sin cos sinh cosh arctan arcsinh '
@@ -24,20 +25,18 @@ simple('contrib.gradientmultiplier', 'F.contrib.gradientmultiplier({0}, scalar=-
 
 @entry('smooth_l1', 'clip', 'relu', 'Activation', 'LeakyReLU', chance=1.0)
 def _activation(drawing: Any) -> None:
-    random, value = drawing.random, drawing.pick()
+    random, value, more = drawing.random, drawing.pick(), ''
     kind = random.choice(('smooth_l1', 'clip', 'relu', 'Activation', 'Activation', 'LeakyReLU'))
     if kind == 'Activation':
-        drawing.add(kind, 'F.Activation({0}, act_type=%r)' % random.choice(
-            ('relu', 'sigmoid', 'tanh', 'softrelu', 'softsign')), value)
+        more = ', act_type=%r' % random.choice(('relu', 'sigmoid', 'tanh', 'softrelu', 'softsign'))
     elif kind == 'LeakyReLU':
-        drawing.add(kind, 'F.LeakyReLU({0}, act_type=%r, slope=%s)' % (random.choice(('leaky', 'elu', 'selu', 'gelu')),
-                                                                       random.choice((0.25, 0.5))), value)
+        more = ', act_type=%r' % random.choice(('leaky', 'elu', 'selu', 'gelu'))
+        more += ', slope=%s' % random.choice((0.25, 0.5))
     elif kind == 'clip':
-        drawing.add(kind, 'F.clip({0}, %s, %s)' % random.choice(((-0.5, 0.5), (0.0, 1.0), (-1.0, 0.25))), value)
+        more = ', %s, %s' % random.choice(((-0.5, 0.5), (0.0, 1.0), (-1.0, 0.25)))
     elif kind == 'smooth_l1':
-        drawing.add(kind, 'F.smooth_l1({0}, scalar=%s)' % random.choice((1.0, 2.0)), value)
-    else:
-        drawing.add(kind, 'F.relu({0})', value)
+        more = ', scalar=%s' % random.choice((1.0, 2.0))
+    drawing.add(kind, 'F.%s({0}%s)' % (kind, more), value)
 
 
 @entry('LeakyReLU prelu', chance=1.5)
@@ -59,18 +58,14 @@ def _elementwise(drawing: Any) -> None:
     drawing.add(op, 'F.%s({0}, {1})' % op, value, drawing.same_as(value))
 
 
-@entry('elemwise_div', chance=0.5)
-def _divide(drawing: Any) -> None:
-    value = drawing.pick()
-    drawing.add('elemwise_div', 'F.elemwise_div({0}, F.abs({1}) + 1.0)', value, drawing.same_as(value))
+simple('elemwise_div', 'F.elemwise_div({0}, F.abs({1}) + 1.0)', any_shape, None)
 
 
 def broadcastable(drawing: Any, value: str) -> str:
-    """A value, or a parameter, that is repeated to the shape of another one."""
+    """Draw a value, or a parameter, that can be repeated to the shape of another value, or the other way round."""
     shape = drawing.shape(value)
-    fits = drawing.known(lambda other: len(other) == len(shape) and all(
-        one in (1, all_of) or all_of == 1 for one, all_of in zip(other, shape)))
-    fits = [other for other in fits if other != value]
+    fits = [other for other in drawing.known(lambda other: len(other) == len(shape) and all(
+        1 in lengths or lengths[0] == lengths[1] for lengths in zip(other, shape))) if other != value]
     if fits and drawing.random.random() < 0.6:
         return drawing.random.choice(fits)
     return drawing.param([length if drawing.random.random() < 0.6 else 1 for length in shape])
@@ -79,13 +74,10 @@ def broadcastable(drawing: Any, value: str) -> str:
 @entry(*('broadcast_' + name for name in BROADCAST), chance=0.4)
 def _broadcast(drawing: Any) -> None:
     value, op = drawing.pick(), 'broadcast_' + drawing.random.choice(BROADCAST)
-    pair = [value, broadcastable(drawing, value)]
-    if drawing.random.random() < 0.3 and op not in ('broadcast_hypot',):
+    pair, is_hypot = [value, broadcastable(drawing, value)], op == 'broadcast_hypot'
+    if drawing.random.random() < 0.3 and not is_hypot:
         pair.reverse()
-    code = 'F.%s({0}, {1})' % op
-    if op == 'broadcast_hypot':
-        code = 'F.broadcast_hypot({0} + 3.0, {1})'
-    drawing.add(op, code, *pair)
+    drawing.add(op, 'F.%s({0}%s, {1})' % (op, ' + 3.0' * is_hypot), *pair)
 
 
 @entry('broadcast_div', 'broadcast_power', 'broadcast_mod', chance=0.4)
@@ -118,10 +110,8 @@ def _scalar(drawing: Any) -> None:
     drawing.add('scalars', drawing.random.choice(SCALARS), drawing.pick())
 
 
-@entry('operators', chance=1.0)
-def _operators(drawing: Any) -> None:
-    value, sign = drawing.pick(), drawing.random.choice(('+', '-', '*', '==', '!=', '>', '>=', '<', '<='))
-    drawing.add('operators', '{0} %s {1}' % sign, value, drawing.same_as(value))
+simple('operators', '{0} %s {1}', any_shape, None, options=('+', '-', '*', '==', '!=', '>', '>=', '<', '<='),
+       chance=1.0)
 
 
 @entry('add_n', 'ElementWiseSum', chance=0.7)
@@ -129,17 +119,15 @@ def _add_n(drawing: Any) -> None:
     value = drawing.pick()
     others = [drawing.same_as(value) for _ in range(drawing.random.choice((1, 2, 3, 9)))]
     op = drawing.random.choice(('add_n', 'ElementWiseSum'))
-    drawing.add(op, 'F.%s(%s)' % (op, ', '.join('{%d}' % at for at in range(len(others) + 1))), value, *others)
+    drawing.add(op, 'F.%s(%s)' % (op, listed([value, *others])), value, *others)
 
 
 @entry('where', chance=1.0)
 def _where(drawing: Any) -> None:
     value = drawing.pick()
     other = drawing.same_as(value)
-    if drawing.random.random() < 0.3:
-        condition = drawing.param(drawing.shape(value)[:1])
-    else:
-        condition = drawing.same_as(value)
+    is_learned = drawing.random.random() < 0.3
+    condition = drawing.param(drawing.shape(value)[:1]) if is_learned else drawing.same_as(value)
     drawing.add('where', 'F.where({2} > 0.0, {0}, {1})', value, other, condition)
 
 
@@ -149,18 +137,19 @@ def _cast(drawing: Any) -> None:
     kind = drawing.random.choice(('float32', 'float16', 'int32', 'int8'))
     if op == 'amp_cast':  # which MXNet does by oneDNN
         drawing.add(op, "F.amp_cast(F.round({0} * 4.0), dtype='float32')", drawing.pick(), single=True)
-        return
-    drawing.add(op, "F.Cast(F.%s(F.round({0} * 4.0), dtype='%s'), dtype='float64')" % (op, kind), drawing.pick())
+    else:
+        drawing.add(op, "F.Cast(F.%s(F.round({0} * 4.0), dtype='%s'), dtype='float64')" % (op, kind), drawing.pick())
 
 
-@entry('amp_multicast', chance=0.4)
-def _multicast(drawing: Any) -> None:
-    value = drawing.pick()
-    drawing.add('amp_multicast', 'F.amp_multicast({0}, {1}, num_outputs=2)[%d]' % drawing.random.choice((0, 1)), value,
-                drawing.same_as(value), single=True)
+simple('amp_multicast', 'F.amp_multicast({0}, {1}, num_outputs=2)[%d]', any_shape, None, options=(0, 1), chance=0.4,
+       single=True)
 
 
-# -- what draws numbers ------------------------------------------------------------------------------------------------
+# -- operators that draw numbers ---------------------------------------------------------------------------------------
+
+#: Numbers of which nothing but the shape is known: one process takes those of the job.
+_NUMBERS = {'drawn': 'numbers', 'whole': '{given} + F.BlockGrad({0}) * 0.0'}
+
 
 @entry('Dropout', chance=3.0)
 def _dropout(drawing: Any) -> None:
@@ -174,9 +163,7 @@ def _dropout(drawing: Any) -> None:
                 whole='(%s) * ({given} / F.BlockGrad(%s))' % (kept, kept))
 
 
-@entry('Dropout 0', chance=1.0)
-def _no_dropout(drawing: Any) -> None:
-    drawing.add('Dropout 0', 'F.Dropout({0}, p=0.0)', drawing.pick())
+simple('Dropout 0', 'F.Dropout({0}, p=0.0)', any_shape, chance=1.0)
 
 
 @entry('random.normal_like', 'random.uniform_like', 'random.exponential_like', 'random.gamma_like',
@@ -184,19 +171,12 @@ def _no_dropout(drawing: Any) -> None:
 def _drawn_like(drawing: Any) -> None:
     op = 'random.%s_like' % drawing.random.choice(
         ('normal', 'uniform', 'exponential', 'gamma', 'poisson', 'negative_binomial', 'generalized_negative_binomial'))
-    drawing.add(op, 'F.%s({0})' % op, drawing.pick(), drawn='numbers', whole='{given} + F.BlockGrad({0}) * 0.0')
+    drawing.add(op, 'F.%s({0})' % op, drawing.pick(), **_NUMBERS)
 
 
-@entry('LeakyReLU rrelu', chance=0.3)
-def _random_slopes(drawing: Any) -> None:
-    drawing.add('LeakyReLU rrelu', "F.LeakyReLU(F.BlockGrad({0}), act_type='rrelu', lower_bound=0.125, "
-                "upper_bound=0.25)[0]", drawing.pick(), drawn='numbers', whole='{given} + F.BlockGrad({0}) * 0.0')
-
-
-@entry('shuffle', chance=0.3)
-def _shuffle(drawing: Any) -> None:
-    drawing.add('shuffle', 'F.shuffle(F.BlockGrad({0}))', drawing.pick(), drawn='numbers',
-                whole='{given} + F.BlockGrad({0}) * 0.0')
+simple('LeakyReLU rrelu', "F.LeakyReLU(F.BlockGrad({0}), act_type='rrelu', lower_bound=0.125, upper_bound=0.25)[0]",
+       any_shape, chance=0.3, **_NUMBERS)
+simple('shuffle', 'F.shuffle(F.BlockGrad({0}))', any_shape, chance=0.3, **_NUMBERS)
 
 
 @entry('sample_normal', 'sample_uniform', 'sample_exponential', 'sample_gamma', 'sample_poisson',
@@ -216,7 +196,7 @@ def _sampled(drawing: Any) -> None:
 @entry('random_pdf_normal', 'random_pdf_uniform', 'random_pdf_exponential', 'random_pdf_gamma', 'random_pdf_poisson',
        chance=0.2)
 def _density(drawing: Any) -> None:
-    """Densities of several numbers for each pair of parameters."""
+    """Draw densities of several numbers for each pair of parameters."""
     op, value = 'random_pdf_' + drawing.random.choice(('normal', 'uniform', 'exponential', 'gamma', 'poisson')), \
         drawing.ranked(2, 3)
     shape = drawing.shape(value)

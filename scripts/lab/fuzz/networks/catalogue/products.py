@@ -11,17 +11,15 @@ def square(shape: Any) -> bool:
 
 @entry('dot', chance=1.5)
 def _dot(drawing: Any) -> None:
-    random, value = drawing.random, drawing.ranked(1, 2, 3)
+    random, value, more = drawing.random, drawing.ranked(1, 2, 3), ''
     shape = drawing.shape(value)
     if random.random() < 0.5:
         other = drawing.param((shape[-1], random.choice((2, 3))))
-        drawing.add('dot', 'F.dot({0}, {1})', value, other)
     elif len(shape) == 2:
-        other = drawing.pick(lambda two: len(two) == 2 and two[0] == shape[0])
-        drawing.add('dot', 'F.dot({0}, {1}, transpose_a=True)', value, other)
+        other, more = drawing.pick(lambda two: len(two) == 2 and two[0] == shape[0]), ', transpose_a=True'
     else:
         other = drawing.pick(lambda two: len(two) < 4 and two[0] == shape[-1])
-        drawing.add('dot', 'F.dot({0}, {1})', value, other)
+    drawing.add('dot', 'F.dot({0}, {1}%s)' % more, value, other)
 
 
 @entry('batch_dot', chance=1.5)
@@ -41,12 +39,11 @@ def _khatri_rao(drawing: Any) -> None:
 
 
 def _definite(drawing: Any) -> str:
-    """A symmetric, positive definite matrix made of a square one."""
+    """Make a symmetric, positive definite matrix of a square one."""
     value = drawing.pick(square)
-    length = drawing.shape(value)[-1]
+    *many, length, _ = drawing.shape(value)
     product = drawing.add('linalg.gemm2', 'F.linalg.gemm2({0}, {0}, transpose_b=True)', value)
-    unit = 'F.reshape(F.eye(%d, dtype=\'float64\'), shape=%s)' % (length, (1,) * (len(drawing.shape(value)) - 2)
-                                                                + (length, length))
+    unit = "F.reshape(F.eye(%d, dtype='float64'), shape=%s)" % (length, (1,) * len(many) + (length, length))
     return drawing.add('broadcast_add', 'F.broadcast_add({0}, %s)' % unit, product)
 
 
@@ -71,43 +68,39 @@ def _syrk(drawing: Any) -> None:
 def _of_definite(drawing: Any) -> None:
     op = drawing.random.choice(('potrf', 'potri', 'sumlogdiag', 'det', 'slogdet', 'inverse', 'trsm', 'trmm'))
     value = _definite(drawing)
-    if op in ('det', 'inverse'):
-        drawing.add('linalg.' + op, 'F.linalg.%s({0})' % op, value)
-    elif op == 'slogdet':
-        drawing.add('linalg.slogdet', 'F.linalg.slogdet({0})', value, outputs=2)
-    elif op == 'sumlogdiag':
-        drawing.add('linalg.sumlogdiag', 'F.linalg.sumlogdiag({0})', value)
-    else:
-        lower = drawing.add('linalg.potrf', 'F.linalg.potrf({0})', value)
-        if op == 'potri':
-            drawing.add('linalg.potri', 'F.linalg.potri({0})', lower)
-        elif op in ('trsm', 'trmm'):
-            drawing.add('linalg.' + op, 'F.linalg.%s({0}, {1})' % op, lower, value)
+    if op in ('det', 'slogdet', 'sumlogdiag', 'inverse'):
+        drawing.add('linalg.' + op, 'F.linalg.%s({0})' % op, value, outputs=2 if op == 'slogdet' else 1)
+        return
+    lower = drawing.add('linalg.potrf', 'F.linalg.potrf({0})', value)
+    if op == 'potri':
+        drawing.add('linalg.potri', 'F.linalg.potri({0})', lower)
+    elif op in ('trsm', 'trmm'):
+        drawing.add('linalg.' + op, 'F.linalg.%s({0}, {1})' % op, lower, value)
 
 
 @entry('linalg.gelqf', chance=0.15)
 def _gelqf(drawing: Any) -> None:
-    value = _definite(drawing)
-    drawing.add('linalg.gelqf', 'F.linalg.gelqf({0})', value, outputs=2)
+    drawing.add('linalg.gelqf', 'F.linalg.gelqf({0})', _definite(drawing), outputs=2)
 
 
 simple('linalg.extractdiag', 'F.linalg.extractdiag({0})', square, chance=0.3)
 simple('linalg.makediag', 'F.linalg.makediag({0})', ranks(1, 2, 3), chance=0.3)
 simple('linalg.extracttrian', 'F.linalg.extracttrian({0})', square, chance=0.3)
+simple('linalg.maketrian', 'F.linalg.maketrian({0})', lambda shape: len(shape) < 4 and shape[-1] in (1, 3, 6, 10),
+       chance=0.2)
 
 
-@entry('linalg.maketrian', chance=0.2)
-def _maketrian(drawing: Any) -> None:
-    value = drawing.pick(lambda shape: len(shape) < 4 and shape[-1] in (1, 3, 6, 10))
-    drawing.add('linalg.maketrian', 'F.linalg.maketrian({0})', value)
+def _project(drawing: Any, value: str, units: int) -> str:
+    """Apply a linear layer to the last dimension of a value."""
+    code = 'F.FullyConnected({0}, {1}, num_hidden=%d, no_bias=True, flatten=False)' % units
+    return drawing.add('FullyConnected', code, value, drawing.param((units, drawing.shape(value)[-1])))
 
 
 @entry('contrib.interleaved_matmul_selfatt_qk', 'contrib.interleaved_matmul_selfatt_valatt', chance=1.0)
 def _attention(drawing: Any) -> None:
     value = drawing.ranked(3)
     heads = drawing.random.choice((1, 2))
-    merged = drawing.add('FullyConnected', 'F.FullyConnected({0}, {1}, num_hidden=%d, no_bias=True, flatten=False)' % (
-        6 * heads), value, drawing.param((6 * heads, drawing.shape(value)[2])))
+    merged = _project(drawing, value, 6 * heads)
     scores = drawing.add('contrib.interleaved_matmul_selfatt_qk',
                          'F.contrib.interleaved_matmul_selfatt_qk({0}, heads=%d)' % heads, merged, single=True,
                          scales=True)
@@ -123,18 +116,10 @@ def _cross_attention(drawing: Any) -> None:
     value = drawing.ranked(3)
     shape = drawing.shape(value)
     other = drawing.pick(lambda two: len(two) == 3 and two[1] == shape[1])
-    query = drawing.add('FullyConnected', 'F.FullyConnected({0}, {1}, num_hidden=4, no_bias=True, flatten=False)',
-                        value, drawing.param((4, shape[2])))
-    keys = drawing.add('FullyConnected', 'F.FullyConnected({0}, {1}, num_hidden=8, no_bias=True, flatten=False)',
-                       other, drawing.param((8, drawing.shape(other)[2])))
+    query, keys = _project(drawing, value, 4), _project(drawing, other, 8)
     scores = drawing.add('contrib.interleaved_matmul_encdec_qk',
                          'F.contrib.interleaved_matmul_encdec_qk({0}, {1}, heads=2)', query, keys, single=True,
                          scales=True)
     drawing.add('contrib.interleaved_matmul_encdec_valatt',
                 'F.contrib.interleaved_matmul_encdec_valatt({0}, F.softmax({1}, axis=-1), heads=2)', keys, scores,
                 single=True)
-
-
-@entry('contrib.fft', 'contrib.count_sketch', chance=0.0)
-def _none(drawing: Any) -> None:
-    """Draw nothing: these operators are for GPUs."""

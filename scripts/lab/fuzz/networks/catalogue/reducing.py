@@ -8,17 +8,14 @@ _SUMS = 'sum mean prod max min nansum nanprod sum_axis max_axis min_axis'.split(
 
 
 def axes_of(drawing: Any, value: str) -> str:
-    """An axis, several, all but some, or none, as an argument."""
+    """Draw the argument `axis`: one dimension, several, all but one, or no argument."""
     random, count = drawing.random, len(drawing.shape(value))
     kind = random.choice(('one', 'one', 'some', 'rest', 'all'))
     if kind == 'one':
         return ', axis=%d' % axis_of(drawing, value)
     axes = tuple(sorted(random.sample(range(count), random.randint(1, count))))
-    if kind == 'some':
-        return ', axis=%s' % (axes,)
-    if kind == 'rest':
-        return ', axis=%d, exclude=True' % axes[0] if count > 1 else ''
-    return ''
+    rest = ', axis=%d, exclude=True' % axes[0] if count > 1 else ''
+    return {'some': ', axis=%s' % (axes,), 'rest': rest, 'all': ''}[kind]
 
 
 @entry(*_SUMS, chance=0.5)
@@ -31,9 +28,9 @@ def _reduce(drawing: Any) -> None:
 @entry('norm', chance=0.7)
 def _norm(drawing: Any) -> None:
     random, value = drawing.random, drawing.pick()
-    axis = random.choice(('', ', axis=%d' % axis_of(drawing, value)))
-    drawing.add('norm', 'F.norm({0} + 2.0, ord=%d%s%s)' % (random.choice((1, 2)), axis, ', keepdims=True'
-                                                           * random.choice((0, 1))), value)
+    more = random.choice(('', ', axis=%d' % axis_of(drawing, value)))
+    more = ', ord=%d%s%s' % (random.choice((1, 2)), more, ', keepdims=True' * random.choice((0, 1)))
+    drawing.add('norm', 'F.norm({0} + 2.0%s)' % more, value)
 
 
 @entry('moments', chance=0.4)
@@ -69,8 +66,7 @@ def _softmax_with_length(drawing: Any) -> None:
 @entry('L2Normalization', chance=0.7)
 def _l2(drawing: Any) -> None:
     value = drawing.ranked(2, 3, 4)
-    mode = drawing.random.choice(('instance', 'channel', 'spatial') if len(drawing.shape(value)) > 2 else (
-        'instance', 'channel'))
+    mode = drawing.random.choice(('instance', 'channel', 'spatial')[:len(drawing.shape(value))])
     drawing.add('L2Normalization', 'F.L2Normalization({0} + 2.0, mode=%r)' % mode, value)
 
 
@@ -78,8 +74,8 @@ def _l2(drawing: Any) -> None:
 def _softmax_cross_entropy(drawing: Any) -> None:
     value = drawing.ranked(2)
     count, length = drawing.shape(value)
-    drawing.add('softmax_cross_entropy', 'F.softmax_cross_entropy({0}, {1})', value, drawing.ids(
-        length, lambda shape: shape == (count,)))
+    drawing.add('softmax_cross_entropy', 'F.softmax_cross_entropy({0}, {1})', value,
+                drawing.ids(length, lambda shape: shape == (count,)))
 
 
 simple('contrib.allclose', "F.contrib.allclose({0}, {0}, rtol=0.0, atol=0.0).reshape((1,))", any_shape, chance=0.1)

@@ -1,15 +1,21 @@
 """Operators that rearrange values: reshapes, transposes, slices, concatenations and the like."""
 import math
-from typing import Any
+import operator
+from typing import Any, List
 
-from .registry import entry, ranks, simple
+from .registry import entry, is_image, ranks, simple
 
 
 def axis_of(drawing: Any, value: str, negative: bool = True) -> int:
-    """A dimension of a value, sometimes counted from the end."""
+    """Draw a dimension of a value, sometimes counted from the end."""
     count = len(drawing.shape(value))
     axis = drawing.random.randrange(count)
     return axis - count if negative and drawing.random.random() < 0.3 else axis
+
+
+def listed(reads: List[str]) -> str:
+    """Return the places of all values that a statement reads, as arguments."""
+    return ', '.join('{%d}' % number for number in range(len(reads)))
 
 
 @entry('reshape', 'Reshape', chance=3.0)
@@ -19,30 +25,24 @@ def _reshape(drawing: Any) -> None:
     shape = drawing.shape(value)
     options = [(0, -1), (-1,), (-1, 0), (0, 0, -1), (-3, -2), (0, -3, -2), (-2, -3), (-1, shape[-1]), (-4, 1, -1, -2),
                (0, -2, 1), (shape[0], -1), (-2, 1), (1, -2), (0, 0, 0, -1)]
-    for at, length in enumerate(shape):
+    for axis, length in enumerate(shape):
         if length % 2 == 0:
-            options += [tuple([0] * at) + (-4, 2, -1, -2), tuple([0] * at) + (-4, -1, 2, -2), (-1, 2)]
-    more = ', reverse=True' if random.random() < 0.2 else ''
-    if more:
-        options = [(-1, 0), (0, -1), (-1, 0, 0), (-1, 1, 0)]
+            options += [(0,) * axis + (-4, 2, -1, -2), (0,) * axis + (-4, -1, 2, -2), (-1, 2)]
+    more = ''
+    if random.random() < 0.2:
+        more, options = ', reverse=True', [(-1, 0), (0, -1), (-1, 0, 0), (-1, 1, 0)]
     drawing.add(op, 'F.%s({0}, shape=%s%s)' % (op, random.choice(options), more), value)
 
 
 simple('flatten', 'F.flatten({0})', ranks(2, 3, 4, 5))
 simple('Flatten', 'F.Flatten({0})', ranks(2, 3, 4, 5))
-
-
-@entry('expand_dims', chance=1.0)
-def _expand_dims(drawing: Any) -> None:
-    value = drawing.ranked(1, 2, 3, 4)
-    drawing.add('expand_dims', 'F.expand_dims({0}, axis=%d)' % drawing.random.choice((0, 1, -1)), value)
+simple('expand_dims', 'F.expand_dims({0}, axis=%d)', ranks(1, 2, 3, 4), options=(0, 1, -1), chance=1.0)
 
 
 @entry('squeeze', chance=0.6)
 def _squeeze(drawing: Any) -> None:
     value = drawing.pick(lambda shape: 1 in shape and len(shape) > 1 and max(shape) > 1)
-    shape = drawing.shape(value)
-    axis = drawing.random.choice([at for at, length in enumerate(shape) if length == 1])
+    axis = drawing.random.choice([axis for axis, length in enumerate(drawing.shape(value)) if length == 1])
     drawing.add('squeeze', drawing.random.choice(('F.squeeze({0}, axis=%d)' % axis, 'F.squeeze({0})')), value)
 
 
@@ -91,8 +91,7 @@ def _slice_axis(drawing: Any) -> None:
 def _slice_like(drawing: Any) -> None:
     value = drawing.pick()
     shape = drawing.shape(value)
-    other = drawing.pick(lambda small: len(small) == len(shape) and all(one <= all_of for one, all_of in zip(
-        small, shape)))
+    other = drawing.pick(lambda small: len(small) == len(shape) and all(map(operator.le, small, shape)))
     axes = drawing.random.choice(('', ', axes=(%d,)' % axis_of(drawing, value, False)))
     drawing.add('slice_like', 'F.slice_like({0}, {1}%s)' % axes, value, other)
 
@@ -105,19 +104,17 @@ def _split(drawing: Any) -> None:
     length = drawing.shape(value)[axis]
     counts = [count for count in (2, 3, 4) if length % count == 0]
     if not counts:
-        return _slice_axis(drawing)
+        _slice_axis(drawing)
+        return
     count = random.choice(counts)
     squeezes = length == count and len(drawing.shape(value)) > 1 and random.random() < 0.6
-    if op == 'split_v2':
-        if random.random() < 0.5 and length > 2:
-            drawing.add(op, 'F.split_v2({0}, %s, axis=%d)' % ((1, length - 1), axis), value, outputs=3)
-        else:
-            drawing.add(op, 'F.split_v2({0}, %d, axis=%d%s)' % (count, axis, ', squeeze_axis=True' * squeezes), value,
-                        outputs=count)
-        return None
-    drawing.add(op, 'F.%s({0}, num_outputs=%d, axis=%d%s)' % (op, count, axis, ', squeeze_axis=True' * squeezes), value,
-                outputs=count)
-    return None
+    more = ', squeeze_axis=True' * squeezes
+    if op != 'split_v2':
+        drawing.add(op, 'F.%s({0}, num_outputs=%d, axis=%d%s)' % (op, count, axis, more), value, outputs=count)
+    elif random.random() < 0.5 and length > 2:
+        drawing.add(op, 'F.split_v2({0}, %s, axis=%d)' % ((1, length - 1), axis), value, outputs=3)
+    else:
+        drawing.add(op, 'F.split_v2({0}, %d, axis=%d%s)' % (count, axis, more), value, outputs=count)
 
 
 @entry('concat', 'Concat', chance=1.5)
@@ -126,21 +123,19 @@ def _concat(drawing: Any) -> None:
     axis = axis_of(drawing, value)
     shape = drawing.shape(value)
     cut = axis % len(shape)
-    fits = drawing.known(lambda other: len(other) == len(shape) and other[:cut] + other[cut + 1:] == shape[:cut]
-                         + shape[cut + 1:])
-    others = [random.choice(fits) if random.random() < 0.75 else drawing.param(
-        shape[:cut] + (random.choice((1, 2, shape[cut])),) + shape[cut + 1:]) for _ in range(random.choice((1, 1, 2)))]
-    reads = [value, *others]
+    before, after = shape[:cut], shape[cut + 1:]
+    fits = drawing.known(lambda other: len(other) == len(shape) and (other[:cut], other[cut + 1:]) == (before, after))
+    reads = [value] + [random.choice(fits) if random.random() < 0.75 else drawing.param(
+        (*before, random.choice((1, 2, shape[cut])), *after)) for _ in range(random.choice((1, 1, 2)))]
     random.shuffle(reads)
-    drawing.add(op, 'F.%s(%s, dim=%d)' % (op, ', '.join('{%d}' % number for number in range(len(reads))), axis), *reads)
+    drawing.add(op, 'F.%s(%s, dim=%d)' % (op, listed(reads), axis), *reads)
 
 
 @entry('stack', chance=1.0)
 def _stack(drawing: Any) -> None:
     random, value = drawing.random, drawing.ranked(1, 2, 3, 4)
     reads = [value] + [drawing.same_as(value) for _ in range(random.choice((1, 2)))]
-    axis = random.choice((0, 1, -1))
-    drawing.add('stack', 'F.stack(%s, axis=%d)' % (', '.join('{%d}' % at for at in range(len(reads))), axis), *reads)
+    drawing.add('stack', 'F.stack(%s, axis=%d)' % (listed(reads), random.choice((0, 1, -1))), *reads)
 
 
 @entry('repeat', chance=0.7)
@@ -152,9 +147,9 @@ def _repeat(drawing: Any) -> None:
 
 @entry('tile', chance=0.7)
 def _tile(drawing: Any) -> None:
-    value = drawing.ranked(1, 2, 3, 4)
-    reps = tuple(drawing.random.choice((1, 1, 2)) for _ in range(drawing.random.choice((
-        1, len(drawing.shape(value)), len(drawing.shape(value)) + 1))))
+    random, value = drawing.random, drawing.ranked(1, 2, 3, 4)
+    count = len(drawing.shape(value))
+    reps = tuple(random.choice((1, 1, 2)) for _ in range(random.choice((1, count, count + 1))))
     drawing.add('tile', 'F.tile({0}, reps=%s)' % (reps,), value)
 
 
@@ -176,18 +171,18 @@ def _pad(drawing: Any) -> None:
 
 @entry('broadcast_to', 'broadcast_axis', 'broadcast_axes', 'broadcast_like', chance=0.5)
 def _broadcast_to(drawing: Any) -> None:
-    random, op = drawing.random, drawing.random.choice(('broadcast_to', 'broadcast_axis', 'broadcast_axes',
-                                                        'broadcast_like'))
+    op = drawing.random.choice(('broadcast_to', 'broadcast_axis', 'broadcast_axes', 'broadcast_like'))
     value = drawing.pick(lambda shape: 1 in shape)
     shape = drawing.shape(value)
-    axis = random.choice([index for index, length in enumerate(shape) if length == 1])
+    axis = drawing.random.choice([axis for axis, length in enumerate(shape) if length == 1])
     if op == 'broadcast_like':
         other = drawing.pick(lambda other: len(other) == len(shape) and all(
-            one in (1, all_of) for one, all_of in zip(shape, other)))
+            small in (1, large) for small, large in zip(shape, other)))
         drawing.add(op, 'F.broadcast_like({0}, {1})', value, other)
     elif op == 'broadcast_to':
-        drawing.add(op, 'F.broadcast_to({0}, shape=%s)' % (tuple(
-            drawing.length() if index == axis else 0 for index in range(len(shape))),), value)
+        lengths = [0] * len(shape)
+        lengths[axis] = drawing.length()
+        drawing.add(op, 'F.broadcast_to({0}, shape=%s)' % (tuple(lengths),), value)
     else:
         drawing.add(op, 'F.%s({0}, axis=%d, size=%d)' % (op, axis, drawing.length()), value)
 
@@ -196,8 +191,7 @@ def _broadcast_to(drawing: Any) -> None:
 def _reshape_like(drawing: Any) -> None:
     value = drawing.pick()
     size = drawing.arrays[value].size
-    other = drawing.pick(lambda shape: math.prod(shape) == size)
-    drawing.add('reshape_like', 'F.reshape_like({0}, {1})', value, other)
+    drawing.add('reshape_like', 'F.reshape_like({0}, {1})', value, drawing.pick(lambda shape: math.prod(shape) == size))
 
 
 @entry('depth_to_space', 'space_to_depth', chance=0.5)
@@ -210,29 +204,22 @@ def _depth(drawing: Any) -> None:
         drawing.add('space_to_depth', 'F.space_to_depth({0}, block_size=2)', value)
 
 
-@entry('diag', chance=0.5)
-def _diag(drawing: Any) -> None:
-    value = drawing.ranked(1, 2, 3)
-    drawing.add('diag', 'F.diag({0}, k=%d)' % drawing.random.choice((0, 0, 1)), value)
+simple('diag', 'F.diag({0}, k=%d)', ranks(1, 2, 3), options=(0, 0, 1))
 
 
 @entry('Crop', chance=0.5)
 def _crop(drawing: Any) -> None:
     value = drawing.ranked(4)
     shape = drawing.shape(value)
-    size = tuple(drawing.random.randint(1, length) for length in shape[2:])
+    lengths = tuple(drawing.random.randint(1, length) for length in shape[2:])
     if drawing.random.random() < 0.5:
-        drawing.add('Crop', 'F.Crop({0}, h_w=%s, num_args=1)' % (size,), value, single=True)
+        drawing.add('Crop', 'F.Crop({0}, h_w=%s, num_args=1)' % (lengths,), value, single=True)
     else:
         other = drawing.pick(lambda small: len(small) == 4 and small[2] <= shape[2] and small[3] <= shape[3])
         drawing.add('Crop', 'F.Crop({0}, {1}, num_args=2)', value, other, single=True)
 
 
-@entry('im2col', chance=0.5)
-def _im2col(drawing: Any) -> None:
-    value = drawing.pick(lambda shape: len(shape) == 4 and min(shape[2:]) > 1)
-    drawing.add('im2col', 'F.im2col({0}, kernel=(2, 2), stride=(1, 1), pad=(%d, 0))' % drawing.random.choice((0, 1)),
-                value)
+simple('im2col', 'F.im2col({0}, kernel=(2, 2), stride=(1, 1), pad=(%d, 0))', is_image, options=(0, 1))
 
 
 @entry('col2im', chance=0.5)
@@ -252,14 +239,18 @@ def _cumsum(drawing: Any) -> None:
 @entry('SequenceMask', 'SequenceLast', 'SequenceReverse', chance=0.6)
 def _sequence(drawing: Any) -> None:
     op, value = drawing.random.choice(('SequenceMask', 'SequenceLast', 'SequenceReverse')), drawing.ranked(2, 3, 4)
-    axis = drawing.random.choice((0, 0, 1)) if op != 'SequenceReverse' else 0
-    shape = drawing.shape(value)
-    if drawing.random.random() < 0.3 and op != 'SequenceLast':  # whose backward pass would write beyond its memory
-        drawing.add(op, 'F.%s({0}%s)' % (op, '' if op == 'SequenceReverse' else ', axis=%d' % axis), value)
+    axis, more = 0, ''
+    if op != 'SequenceReverse':
+        axis = drawing.random.choice((0, 0, 1))
+        more = ', axis=%d' % axis
+    # The backward pass of SequenceLast without lengths writes beyond its memory.
+    if drawing.random.random() < 0.3 and op != 'SequenceLast':
+        drawing.add(op, 'F.%s({0}%s)' % (op, more), value)
         return
+    shape = drawing.shape(value)
     lengths = drawing.ids(5, lambda other: other == (shape[1 - axis],))
-    drawing.add(op, 'F.%s({0}, F.clip({1} + 1.0, 1, %d), use_sequence_length=True%s)' % (
-        op, shape[axis], '' if op == 'SequenceReverse' else ', axis=%d' % axis), value, lengths)
+    drawing.add(op, 'F.%s({0}, F.clip({1} + 1.0, 1, %d), use_sequence_length=True%s)' % (op, shape[axis], more), value,
+                lengths)
 
 
 @entry('shape_array', 'size_array', chance=0.2)
