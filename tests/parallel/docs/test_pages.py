@@ -72,7 +72,7 @@ def test_loop_that_prefetches():
     net = gluon.Block()
     net.embedding = SparseEmbedding(10, 2)
     asked, batches = [], [(mx.nd.array([1]), mx.nd.array([0])), (mx.nd.array([2, 3]), mx.nd.array([1, 1]))]
-    # Learning from a net is tested in tests/unit/test_embedding_inputs.py; here it takes the loop as it stands.
+    # Learning from a net is tested in tests/unit/kvstore/test_prefetching.py; here it takes the loop as it stands.
     recorded = types.SimpleNamespace(prefetching=lambda loader, wanted: mxhybrid.prefetching(
         loader, wanted if wanted is net else lambda batch: asked.append(wanted(batch)) or asked[-1]))
     exec(LOOP, {'mxhybrid': recorded, 'loader': batches, 'net': net})
