@@ -76,7 +76,6 @@ def test_agent_that_ends_logs_nothing(caplog):
         pair.agent.close()  # has no effect
 
 
-@pytest.mark.timeout(60)
 def test_optimizer_that_does_not_end_is_named(caplog):
     begun, go_on = threading.Event(), threading.Event()
 
@@ -93,7 +92,6 @@ def test_optimizer_that_does_not_end_is_named(caplog):
     assert 'server 0' in log and 'the optimizer, which updates partition 0 of table 0' in log
 
 
-@pytest.mark.timeout(60)
 def test_host_that_receives_nothing_is_named(caplog):
     rows, width = 100000, 100
     with agent_and_worker() as pair:
@@ -103,7 +101,6 @@ def test_host_that_receives_nothing_is_named(caplog):
     assert 'waits for server 1 to receive the last' in log
 
 
-@pytest.mark.timeout(60)
 def test_worker_that_receives_no_answer_is_named(caplog):
     with agent_and_worker() as pair:
         worker, memory = connect(pair.membership.agents[0].listener), os.memfd_create('values')
