@@ -22,9 +22,8 @@ def arrays(request):
     return request.param
 
 
-def test_bytes_are_those_of_mxnet(tmp_path, arrays):
-    mx.nd.save(str(tmp_path / 'mxnet'), arrays)
-    with open(str(tmp_path / 'ours'), 'wb') as handle:
+def write(path, arrays):
+    with path.open('wb') as handle:
         writer = ParamsWriter(handle, len(arrays))
         for name, array in arrays.items():
             if array.stype != 'default':
@@ -33,6 +32,21 @@ def test_bytes_are_those_of_mxnet(tmp_path, arrays):
                 values = array.asnumpy()
                 writer.add(name, array.shape, array.dtype, [values[:1], values[1:]])
         writer.end()
+
+
+def test_bytes_are_those_of_mxnet(tmp_path, arrays):
+    write(tmp_path / 'ours', arrays)
+    mx.nd.save(str(tmp_path / 'mxnet'), arrays)
+    assert (tmp_path / 'ours').read_bytes() == (tmp_path / 'mxnet').read_bytes()
+
+
+def test_arrays_are_complete_before_they_are_written(tmp_path):
+    square = mx.nd.ones((1000, 1000))
+    for _ in range(5):
+        square = mx.nd.dot(square, square) / 1000
+    rows = {'rows': square[:4].tostype('row_sparse')}
+    write(tmp_path / 'ours', rows)
+    mx.nd.save(str(tmp_path / 'mxnet'), rows)
     assert (tmp_path / 'ours').read_bytes() == (tmp_path / 'mxnet').read_bytes()
 
 
