@@ -2,6 +2,7 @@
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import mxnet as mx
 import numpy as np
@@ -317,14 +318,12 @@ def test_threads_that_create_one_transfer_share_it(job):
     sender, receiver = LaneTransport(SlowChannels(job, 0)), LaneTransport(SlowChannels(job, 1))
     after = [mx.nd.zeros(1) for _ in range(4)]
     source, targets = np.full(1000, 7, 'f4'), [np.zeros(1000, 'f4') for _ in range(2)]
-    threads = [threading.Thread(target=sender.push_views, args=(sending, source, None, [array], 0))
-               for array in after[:2]]
-    threads += [threading.Thread(target=receiver.push_views, args=(receiving, None, target, [array], 0))
-                for array, target in zip(after[2:], targets)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        calls = [threads.submit(sender.push_views, sending, source, None, [array], 0) for array in after[:2]]
+        calls += [threads.submit(receiver.push_views, receiving, None, target, [array], 0)
+                  for array, target in zip(after[2:], targets)]
+    for call in calls:
+        call.result()
     for array in after:
         array.wait_to_read()
     assert all((target == 7).all() for target in targets)
