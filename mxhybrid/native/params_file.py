@@ -58,6 +58,7 @@ class ParamsWriter:
             self.add(name, array.shape, array.dtype, [host_view(array)])
             return
         self._names.append(name.encode())
+        array.wait_to_read()  # MXNet would write the number of rows that the array has before
         size, data = ctypes.c_size_t(), ctypes.c_void_p()
         check_call(_LIB.MXNDArraySaveRawBytes(array.handle, ctypes.byref(size), ctypes.byref(data)))
         self._handle.write(ctypes.string_at(data, size.value))

@@ -1,26 +1,13 @@
 // Streams of boxes, and partial sums that advance side by side.
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <deque>
-#include <random>
 #include <vector>
 
+#include "check.h"
 #include "dense/array_stream.h"
 
 using namespace lane;
 
 namespace {
-
-std::mt19937 engine(13);
-
-size_t random_below(size_t end) { return std::uniform_int_distribution<size_t>(0, end - 1)(engine); }
-
-void check(bool condition, const char* what) {
-  if (condition) return;
-  std::printf("%s\n", what);
-  std::exit(1);
-}
 
 constexpr size_t kElement = 4;
 
@@ -106,5 +93,4 @@ int main() {
     check_stream();
     check_sums();
   }
-  std::printf("all streams are right\n");
 }

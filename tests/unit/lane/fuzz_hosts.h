@@ -235,29 +235,24 @@ class Hosts {
   /// or bytes; the version of a pull, or a ring; a stream, if not the message's own; a byte to change and its change,
   /// if any; and the part that is held back.
   void say(Other& other, uint32_t from, Reader& reader) {
-    const uint8_t kind = reader.byte() % kTemplates, which = reader.byte(), part = reader.byte(), count = reader.byte(),
+    const uint8_t kind = reader.byte(), which = reader.byte(), part = reader.byte(), count = reader.byte(),
                   want = reader.byte(), stream = reader.byte(), place = reader.byte(), change = reader.byte(),
                   back = reader.byte();
     const OpenTable& table = tables_[which % tables_.size()];
     const OpenAllreduce& allreduce = allreduces_[which % allreduces_.size()];
     Header header;
     size_t values = 0;
-    uint32_t proper = kRowsInOrder;
+    header.kind = static_cast<Message>(1 + (kind + 7) % 8);
     header.table = table.number;
     header.part = part;
     header.count = count;
     header.version = want;
     header.ring = want;
     header.number = from * 1000 + want;
-    switch (kind) {
-      case kAPush:
-        header.kind = Message::kPush;
-        values = header.count * table.shape.wire_row_bytes(false);
-        break;
+    switch (header.kind) {
+      case kAPush: values = header.count * table.shape.wire_row_bytes(false); break;
       case kAPull:
-        header.kind = Message::kPull;
-        proper = kPullRequests;
-        break;
+      case kABye: break;
       case kAnAnswer:
         if (other.pulls.empty()) return;
         header = other.pulls.front();
@@ -265,28 +260,20 @@ class Hosts {
         header.kind = Message::kRows;
         values = header.count * tables_[header.table % tables_.size()].shape.wire_row_bytes(header.flags & kUncached);
         break;
-      case kABye:
-        header.kind = Message::kBye;
-        break;
       case kARingData:
-        header.kind = Message::kRingData;
         header.flags = static_cast<uint8_t>(kMinRingLog2 + part);
         header.table = from;
         header.part = 0;
         header.number = which;
         values = count;
-        proper = kTransfers;
         break;
       case kARingCredit:
-        header.kind = Message::kRingCredit;
         header.table = 0;
         header.part = from;
         header.number = 0;
-        proper = kCredits;
         break;
       default: {
         const uint64_t chunk = allreduce.number == 7 ? 8192 : allreduce.count;
-        header.kind = kind == kAContribution ? Message::kContribution : Message::kResult;
         header.flags = static_cast<uint8_t>(static_cast<uint8_t>(Dtype::kFloat32) |
                                             (allreduce.quantized ? kQuantized : 0));
         header.table = header.version = header.ring = 0;
@@ -294,11 +281,10 @@ class Hosts {
             static_cast<uint32_t>(std::min(chunk, allreduce.count - std::min(allreduce.count, part * chunk)));
         header.number = allreduce.number;
         values = allreduce.quantized ? int8_bytes(header.count) : header.count * sizeof(float);
-        proper = kAllreduce;
       }
     }
     std::string body;
-    if (header.kind == Message::kPush || header.kind == Message::kPull) {
+    if (header.kind == kAPush || header.kind == kAPull) {
       int64_t key = 0;
       for (int32_t i = 0; i < static_cast<int32_t>(header.count); ++i, ++key) {
         if (!table.shape.dynamic) {
@@ -314,7 +300,7 @@ class Hosts {
     std::string message(reinterpret_cast<const char*>(&header), sizeof header);
     message += body;
     message[place % message.size()] ^= static_cast<char>(change);
-    const uint32_t where = stream < kAnotherStream ? proper : (stream - kAnotherStream) % kPriorities;
+    const uint32_t where = stream < kAnotherStream ? priority_of(header.kind) : (stream - kAnotherStream) % kPriorities;
     other.held[where] += message;
     flow(other, where, other.held[where].size() - message.size() * back / 256);
   }

@@ -5,11 +5,8 @@
 // fuzz_program.h.  This file is a test that makes inputs by a seeded generator, see test_sanitizers.py, or a target of
 // libFuzzer, see docs/testing.md.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -32,9 +29,14 @@ struct How {
   uint8_t which = 0, part = 0, count = 0, want = 0, stream = 0, place = 0, change = 0, back = kNothingBack;
 };
 Input repeated(const Input& part, size_t times) { return joined(std::vector<Input>(times, part)); }
-Input say(Template kind, uint8_t host, const How& how = {}) {
-  return step(kSay, host,
-              {kind, how.which, how.part, how.count, how.want, how.stream, how.place, how.change, how.back});
+Input say(Message kind, uint8_t host, const How& how = {}) {
+  return step(kSay, host, {static_cast<uint8_t>(kind), how.which, how.part, how.count, how.want, how.stream, how.place,
+                           how.change, how.back});
+}
+
+Input bytes_of(const Header& header) {
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(&header);
+  return {bytes, bytes + sizeof header};
 }
 
 struct Case {
@@ -60,6 +62,7 @@ std::vector<Case> cases() {
   const Input parts = joined({say(kAContribution, 1, {0, 0}), say(kAContribution, 2, {0, 0})});
   const Input totals = joined({say(kAContribution, 1, {1, 2}), say(kAContribution, 2, {1, 2}), say(kAResult, 1, {1, 0}),
                                say(kAResult, 2, {1, 1})});
+  const Input answer = bytes_of({Message::kRows, 0, 0, 1, 0, 5, 0, 0, 1});
   // Messages in the wrong stream.
   const uint8_t urgent = kAnotherStream + kAllreduce, pulls = kAnotherStream + kPullRequests;
   return {
@@ -148,41 +151,8 @@ std::vector<Case> cases() {
                step(kGoOn, 1, {kPullRequests, 255})})},
       {"two answers at a time to one pull", "stream", 0,
        joined({step(kPushRows, 1, {1, 0}), halves, step(kPostRequest, 1, {1, 0, 0}),
-               // The second answer is composed byte by byte, since the template answers a pull once.
-               say(kAnAnswer, 1, {0, 0, 0, 0, 0, 0, 0, 64}), step(kBytes, 1, {kPullRequests,
-                                                                              32,
-                                                                              3,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              1,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              5,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              1,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0,
-                                                                              0}),
+               // The second answer is composed here, since the template answers a pull once.
+               say(kAnAnswer, 1, {0, 0, 0, 0, 0, 0, 0, 64}), step(kBytes, 1, {kPullRequests, sizeof(Header)}), answer,
                step(kGoOn, 1, {kRowsInOrder, 255})})},
       {"a result of an allreduce with a contribution only", "an unknown allreduce", 0,
        joined({say(kAContribution, 1, {2, 0}), say(kAResult, 1, {2, 0})})},

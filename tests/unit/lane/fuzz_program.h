@@ -3,11 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "check.h"
 #include "network/connection.h"
 
 namespace fuzz {
@@ -27,12 +26,6 @@ constexpr size_t kLarge = 1 << 14;
 constexpr size_t kChannelBytes = 1 << 14;
 /// The number of calls of run_once after which an agent has done all its work.
 constexpr int kTurns = 8;
-
-inline void check(bool fine, const char* what) {
-  if (fine) return;
-  std::fprintf(stderr, "%s\n", what);
-  std::abort();
-}
 
 /// The kinds of steps of a program; the lowest bit of a step selects one of the other hosts.
 enum Step : uint8_t {
@@ -61,18 +54,10 @@ enum Step : uint8_t {
   kSteps = 14
 };
 
-/// The template of kSay, before bytes are changed.
-enum Template : uint8_t {
-  kAPush = 0,
-  kAPull = 1,
-  kAnAnswer = 2,
-  kAContribution = 3,
-  kAResult = 4,
-  kABye = 5,
-  kARingData = 6,
-  kARingCredit = 7,
-  kTemplates = 8
-};
+/// The messages of kSay, before bytes are changed.
+constexpr Message kAPush = Message::kPush, kAPull = Message::kPull, kAnAnswer = Message::kRows,
+                  kABye = Message::kBye, kAContribution = Message::kContribution, kAResult = Message::kResult,
+                  kARingData = Message::kRingData, kARingCredit = Message::kRingCredit;
 
 /// The part of a message that kSay holds back; the first number of a stream that is not the message's own.
 constexpr uint8_t kNothingBack = 0, kHalfBack = 128, kAnotherStream = 251;

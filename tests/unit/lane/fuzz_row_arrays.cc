@@ -4,14 +4,11 @@
 // A few functions stand in for MXNet, since sanitizers do not check a library that was compiled without them.  The
 // tests with MXNet itself are in test_row_arrays.py.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <random>
 #include <set>
 #include <vector>
 
+#include "check.h"
 #include "worker/row_arrays.h"
 
 using namespace lane;
@@ -21,12 +18,6 @@ namespace {
 constexpr int kFloat32 = 0, kFloat64 = 1, kInt32 = 4, kInt64 = 6;
 constexpr int kArrays = 20000, kChanges = 20;
 constexpr int64_t kRowWidth = 3;
-
-void check(bool fine, const char* what) {
-  if (fine) return;
-  std::fprintf(stderr, "%s\n", what);
-  std::abort();
-}
 
 /// An array of MXNet: a dense one, or the raw bytes of a row_sparse one.
 struct Array {
@@ -81,9 +72,7 @@ int release(void* array) {
 constexpr MxnetFunctions kMxnet{storage_type, dtype_of, context, shape_of, data_of, save, load, release, nullptr,
                                 nullptr,      nullptr};
 
-std::mt19937 random_bits(1);
-
-int64_t below(int64_t bound) { return std::uniform_int_distribution<int64_t>(0, bound - 1)(random_bits); }
+int64_t below(int64_t bound) { return static_cast<int64_t>(random_below(bound)); }
 
 template <typename T>
 void put(Array& array, int dtype, const std::vector<int64_t>& values) {
@@ -112,7 +101,8 @@ void look_for_ids() {
   if (wrong) return;
   ids_read.resize(number);
   const std::set<int64_t> expected(ids.begin(), ids.end());
-  check(std::equal(ids_read.begin(), ids_read.end(), expected.begin(), expected.end()), "ids must be sorted and unique");
+  check(std::equal(ids_read.begin(), ids_read.end(), expected.begin(), expected.end()),
+        "ids must be sorted and unique");
   check(read_row_ids(kMxnet, &array, rows, count - 1, ids_read.data()) == -1,
         "more ids than there is room for must be refused");
 }
@@ -136,7 +126,8 @@ void look_for_rows() {
     return read_rows(kMxnet, array, rows, kRowWidth, kFloat32, count, ids_read.data(),
                      reinterpret_cast<char*>(values_read.data()));
   };
-  check(read(row_array.handle()) == count && ids_read == ids && values_read == written, "written rows must be read back");
+  check(read(row_array.handle()) == count && ids_read == ids && values_read == written,
+        "written rows must be read back");
 
   const std::vector<char>& whole = static_cast<Array*>(row_array.handle())->data;
   for (int change = 0; change < kChanges; ++change) {
@@ -158,5 +149,4 @@ int main() {
     look_for_ids();
     look_for_rows();
   }
-  std::printf("all ids and rows are right\n");
 }

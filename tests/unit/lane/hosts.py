@@ -1,15 +1,16 @@
 """Agents and workers of several hosts in one process: the compiled library as jobs use it, without a job."""
 import ctypes
+import functools
 import itertools
 import os
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
 
-from mxhybrid.kernels.library import INT
 from mxhybrid.lane import library
 from mxhybrid.lane.keyed_rows import KeyedRows, packed
 from mxhybrid.row_store.row_store import FirstValues
@@ -17,14 +18,27 @@ from mxhybrid.row_store.row_store import FirstValues
 FENCE, UNCACHED = 1, 2
 LIMIT_MS = 20000
 
+#: The numbers of workers and agents of each host: one host, several servers on it, several hosts, one of them without a
+#: worker.
+JOBS = [([1], [1]), ([3], [2]), ([1, 1], [1, 1]), ([2, 3], [1, 2]), ([2, 1, 2], [1, 1, 1]), ([2, 0], [1, 1])]
+#: Keys on both sides of limits of integer and float types.
+KEYS = np.unique(np.array([-2 ** 63, -2 ** 63 + 1, -2 ** 53 - 1, -2 ** 31 - 1, -2 ** 31, -3, -1, 0, 1, 2, 2 ** 24 + 1,
+                           2 ** 31 - 1, 2 ** 31, 2 ** 31 + 1, 2 ** 32, 2 ** 53, 2 ** 53 + 1, 2 ** 62, 2 ** 63 - 2,
+                           2 ** 63 - 1] + list(range(100, 160)), np.int64))
+
 lib = library.load()
-ASSIGN, SGD, ADAM = [lib.rules[name] for name in ('assign', 'sgd', 'adam')]
-#: The types of arrays that can be summed.
-SUM_DTYPES = [np.dtype(name) for name in lib.dtypes]
+ASSIGN, SGD = lib.rules['assign'], lib.rules['sgd']
 
 
 def pointer(array):
     return array.ctypes.data
+
+
+def partitions_of(keys, count):
+    """Return the partition of each key of a dynamic table."""
+    keys, parts = np.ascontiguousarray(keys, np.int64), np.empty(len(keys), np.uint32)
+    lib.partitions_of(pointer(keys), len(keys), count, pointer(parts))
+    return parts
 
 
 class OnComplete(ctypes.Structure):
@@ -46,6 +60,9 @@ class Completion:
         self._callbacks.append(self._callback)
         self.complete = OnComplete(ctypes.cast(self._callback, ctypes.c_void_p), None, None)
 
+    def wait(self):
+        assert self.done.wait(LIMIT_MS / 1000)
+
 
 def start(transfer, source, target):
     """Start a run of a transfer, as MXNet's engine does; return its completion."""
@@ -58,6 +75,30 @@ def start(transfer, source, target):
     return completion
 
 
+def sum_in_rank_order(arrays, workers):
+    """Return the sum of the arrays of all workers, with the bits of an allreduce: each host adds up its own first."""
+    arrays = iter(arrays)
+    host_sums = [functools.reduce(np.add, itertools.islice(arrays, count)) for count in workers]
+    return functools.reduce(np.add, host_sums)
+
+
+def wait_until(condition, pause_s=0.001):
+    """Wait until `condition()` is true; return its value."""
+    end = time.monotonic() + LIMIT_MS / 1000
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, 'not in time: %s' % condition.__qualname__
+        time.sleep(pause_s)
+
+
+def wait_for(completions):
+    """Start all operations that an iterable yields, then wait until they are complete."""
+    for completion in list(completions):
+        completion.wait()
+
+
 class WorkerBuffer:
     """The buffer of an allreduce in one worker."""
 
@@ -67,7 +108,7 @@ class WorkerBuffer:
         self.input, self.output = [np.frombuffer(memory.from_address(address), dtype)
                                    for address in (lib.allreduce_input(pointer), lib.allreduce_output(pointer))]
         self._completion = Completion()
-        self.done = self._completion.done
+        self.done, self.wait = self._completion.done, self._completion.wait
 
     def start(self, priority=0, kind='start'):
         """Start a run; `input` is complete.  `kind` is 'start' for a sum, 'scatter' or 'gather'."""
@@ -76,24 +117,26 @@ class WorkerBuffer:
         getattr(lib, 'allreduce_' + kind)(None, ctypes.addressof(self._completion.complete), self.pointer)
 
     def run(self, values, kind='start'):
-        """Run with the input `values`, None for those that are there; return the output, for a sum that of all workers.
-        """
+        """Run with the input `values`, None for those that are there; return the output."""
         if values is not None:
             self.input[:] = values
         self.start(kind=kind)
-        assert self.done.wait(LIMIT_MS / 1000)
+        self.wait()
         return self.output.copy()
 
 
 class Hosts:
-    """Hosts with the given numbers of workers and agents; `failures` has the errors of agents."""
+    """Hosts with the given numbers of workers and agents; `failures` has the errors of agents.
 
-    def __init__(self, workers, agents, call=None):
+    If they are not `started`, call `start` later.
+    """
+
+    def __init__(self, workers, agents, started=True):
         self.failures = []
         self.agent_hosts = [host for host, count in enumerate(agents) for _ in range(count)]
         self.workers_on = workers
         membership = (len(self.agent_hosts), library.numbers(self.agent_hosts), len(workers), library.numbers(workers))
-        self._call = library.Callback(call or (lambda *_: None))
+        self._call = library.Callback(lambda *_: None)
         self._failed = library.Failed(lambda why: self.failures.append(why.decode()))
         self.agents = [lib.agent_new(number, *membership, self._call, self._failed)
                       for number in range(len(self.agent_hosts))]
@@ -108,21 +151,19 @@ class Hosts:
                     lib.agent_add_worker(agent, local, lib.worker_block(worker))
                     doorbell = os.dup(lib.agent_doorbell(agent))
                     lib.worker_add_agent(worker, number, doorbell, lib.agent_block(agent))
-        self.start()
+        if started:
+            self.start()
+        #: Width, type and owners of each table.
         self.tables = {}
         #: Descriptors of the memory that workers share for each table.
         self.memories = {}
         #: Descriptor of the memory that an agent shares for a table, by table and agent.
         self.agent_memories = {}
-        self._channels = {}
 
     def start(self):
         """Start the agents."""
-        for number in range(len(self.agents)):
-            self.start_agent(number)
-
-    def start_agent(self, number):
-        lib.agent_start(self.agents[number])
+        for agent in self.agents:
+            lib.agent_start(agent)
 
     def join(self, first, second):
         for agent, peer, sock in zip((first, second), (second, first), socket.socketpair()):
@@ -132,17 +173,25 @@ class Hosts:
         """Hand an agent its connection with another one."""
         lib.agent_connect(self.agents[agent], peer, sock.detach())
 
-    def table(self, number, rows, width, owners, dtype=np.float32, row_format=0, staleness=0):
-        """Add a table of zeros."""
-        shape = (number, rows, width, lib.dtypes[np.dtype(dtype).name], row_format, 0, len(owners),
-                 library.numbers(owners), staleness)
-        self.tables[number] = (rows, width, np.dtype(dtype), owners)
-        for agent in self.agents:
-            lib.agent_add_table(agent, *shape)
-        self._share(number, shape)
+    def owners(self, parts):
+        """Return the owners of partitions that the agents own in turn."""
+        return [part % len(self.agents) for part in range(parts)]
 
-    def _share(self, number, shape):
-        """Share the memory of a table between workers and agents."""
+    def table(self, number, rows, width, owners, dtype=np.float32, row_format=0, staleness=0, dynamic=False,
+              first=('zero', 0.0), seed=0):
+        """Add a table whose rows pushes overwrite, until `rule` is called.
+
+        A `dynamic` one has `rows` keys at most in a batch; `first` has the kind and value of its first values.
+        """
+        shape = (number, 0 if dynamic else rows, width, lib.dtypes[np.dtype(dtype).name], row_format,
+                 rows if dynamic else 0, len(owners), library.numbers(owners), staleness)
+        self.tables[number] = (width, np.dtype(dtype), owners)
+        for agent in self.agents:
+            if dynamic:
+                lib.agent_add_dynamic_table(agent, number, b'items', *shape[1:],
+                                            *FirstValues(*first, seed).for_library(), 1, 0, 0, 0, b'', 0, 0)
+            else:
+                lib.agent_add_table(agent, *shape)
         self.memories[number] = []
         for host, local, worker in self.workers:
             worker_memory = lib.worker_add_table(worker, *shape)
@@ -156,53 +205,40 @@ class Hosts:
                         os.close(agent_memory)
                     else:
                         self.agent_memories[number, agent] = agent_memory
+        self.rule(number, ASSIGN)
 
-    def dynamic_table(self, number, width, owners, dtype=np.float32, row_format=0, max_batch_rows=1000,
-                      first=('zero', 0.0), seed=0, admit=1, capacity=0, expire_after=0, staleness=0):
-        """Add a dynamic table; `first` has the kind and value of its first values."""
-        shape = (number, 0, width, lib.dtypes[np.dtype(dtype).name], row_format, max_batch_rows, len(owners),
-                 library.numbers(owners), staleness)
-        self.tables[number] = (0, width, np.dtype(dtype), owners)
-        for agent in self.agents:
-            lib.agent_add_dynamic_table(
-                agent, number, b'items', *shape[1:], *FirstValues(*first, seed).for_library(), admit, capacity,
-                expire_after, 0, b'', 0, 0)
-        self._share(number, shape)
+    def dynamic_table(self, number, width, owners, max_batch_rows=1000, **options):
+        """Add a dynamic table."""
+        self.table(number, max_batch_rows, width, owners, dynamic=True, **options)
 
     def with_store(self, number, part, use):
         """Call `use` with the address of the row store of a partition; return its result."""
         results = []
         callback = library.StoreFunction(lambda store: results.append(use(store)))
-        lib.agent_with_store(self.agents[self.tables[number][3][part]], number, part, callback)
+        lib.agent_with_store(self.agents[self.tables[number][2][part]], number, part, callback)
         return results[0]
-
-    def state_widths(self, number, *widths):
-        """Set the elements of each array of optimizer state of a row of a dynamic table."""
-        sizes = [width * self.tables[number][2].itemsize for width in widths] + [0, 0]
-        for part in range(len(self.tables[number][3])):
-            self.with_store(number, part, lambda store: lib.row_store_set_state_bytes(store, sizes[0], sizes[1]))
 
     def rule(self, number, kind, slot=0, **settings):
         array = lib.rule_settings({'rescale': 1.0, **settings})
-        for part, owner in enumerate(self.tables[number][3]):
+        for part, owner in enumerate(self.tables[number][2]):
             lib.agent_set_rule(self.agents[owner], number, part, kind, slot, array)
 
-    def states(self, number, width, count=1):
-        """Add zeros as optimizer state of a table; return the arrays by slot and partition."""
-        rows, _, dtype, owners = self.tables[number]
-        states = [[np.zeros((-(-(rows - part) // len(owners)), width), dtype) for part in range(len(owners))]
-                  for _ in range(count)]
-        for slot, parts in enumerate(states):
-            for part, array in enumerate(parts):
-                lib.agent_set_state(self.agents[owners[part]], number, part, slot, pointer(array),
-                                   width * dtype.itemsize)
-        return states
-
-    def push(self, worker, number, ids, rows, exact=False):
+    def push(self, worker, number, ids, rows, exact=False, limit=LIMIT_MS):
         ids = np.ascontiguousarray(ids, np.int64)
-        rows = np.ascontiguousarray(rows, self.tables[number][2])
+        rows = np.ascontiguousarray(rows, self.tables[number][1])
         return lib.worker_push(self.workers[worker][2], number, pointer(ids), len(ids), pointer(rows),
-                               LIMIT_MS, int(exact)) == 0
+                               limit, int(exact)) == 0
+
+    def push_alone(self, worker, number, ids, rows, exact=False):
+        """Push rows from one worker, after pushes without rows from all others."""
+        others = [other for other in range(len(self.workers)) if other != worker]
+        assert all(self.push(other, number, [], [], exact) for other in others)
+        assert self.push(worker, number, ids, rows, exact)
+
+    def push_tables(self, worker, numbers, rows, limit=LIMIT_MS):
+        """Push rows to several tables; return the number of tables that were pushed to in time."""
+        pushes = packed(numbers, rows)
+        return lib.worker_push_tables(self.workers[worker][2], pointer(pushes), len(numbers), limit)
 
     def post(self, worker, number, ids, flags=0, staleness=0, ahead=0):
         ids = np.ascontiguousarray(ids, np.int64)
@@ -216,15 +252,18 @@ class Hosts:
 
     def deliver(self, worker, number, ids):
         """Request rows as MXNet's engine does; return the array that they are written to, and the completion."""
-        ids = np.ascontiguousarray(ids, np.int64)
-        out = np.full((len(ids), self.tables[number][1]), np.nan, self.tables[number][2])
-        handle, requests = self.workers[worker][2], packed([number], [KeyedRows(ids, None, out)])
-        handles = (INT * 1)(-1)
-        assert lib.worker_post_tables(handle, pointer(requests), library.numbers([0]), 1, handles) == 0
+        out = np.full((len(ids), self.tables[number][0]), np.nan, self.tables[number][1])
+        return out, self.deliver_tables(worker, [number], [KeyedRows(np.ascontiguousarray(ids, np.int64), None, out)])
+
+    def deliver_tables(self, worker, numbers, rows):
+        """Request rows of several tables as MXNet's engine does; return the completion."""
+        handle, requests, handles = self.workers[worker][2], packed(numbers, rows), np.full(len(numbers), -1, np.int32)
+        stalenesses = library.numbers([0] * len(numbers))
+        assert lib.worker_post_tables(handle, pointer(requests), stalenesses, len(numbers), pointer(handles)) == 0
         completion = Completion()
         lib.worker_deliver_tables(None, ctypes.addressof(completion.complete),
-                                  lib.deliveries_new(handle, pointer(requests), 1, handles))
-        return out, completion
+                                  lib.deliveries_new(handle, pointer(requests), len(numbers), pointer(handles)))
+        return completion
 
     def overflows(self, worker, number):
         return lib.worker_overflows(self.workers[worker][2], number)
@@ -233,25 +272,28 @@ class Hosts:
         return lib.worker_wait_for_deliveries(self.workers[worker][2], number, limit) == 0
 
     def wait(self, worker, number, request, count, limit=LIMIT_MS):
-        out = np.full((count, self.tables[number][1]), np.nan, self.tables[number][2])
+        out = np.full((count, self.tables[number][0]), np.nan, self.tables[number][1])
         status = lib.worker_wait(self.workers[worker][2], number, request, pointer(out), limit)
         return None if status else out
 
     def pull(self, worker, number, ids, flags=0, limit=LIMIT_MS):
         return self.wait(worker, number, self.post(worker, number, ids, flags), len(ids), limit)
 
-    def allreduce(self, number, dtype, count, ends=(), quantized=False):
-        """Open an allreduce; return the buffer of each worker.  `ends` has the ends of the ranges of all workers."""
-        opened = []
-        for _, local, worker in self.workers:
-            shape = lib.dtypes[np.dtype(dtype).name], count
-            worker_memory = lib.worker_open_allreduce(worker, number, *shape)
-            agent = self.agents[lib.worker_allreduce_agent(worker, number)]
-            agent_memory = lib.agent_open_allreduce(
-                agent, number, local, *shape, len(ends), library.counts(ends), int(quantized), worker_memory)
-            opened.append(lib.worker_attach_allreduce(worker, number, agent_memory))
-            os.close(agent_memory)
-        return [WorkerBuffer(pointer, np.dtype(dtype), count) for pointer in opened]
+    def open_allreduce(self, worker, number, dtype, count, ends=(), quantized=False):
+        """Open an allreduce in one worker; return its buffer.  `ends` has the ends of the ranges of all workers."""
+        _, local, handle = self.workers[worker]
+        shape = lib.dtypes[np.dtype(dtype).name], count
+        worker_memory = lib.worker_open_allreduce(handle, number, *shape)
+        agent = self.agents[lib.worker_allreduce_agent(handle, number)]
+        agent_memory = lib.agent_open_allreduce(
+            agent, number, local, *shape, len(ends), library.counts(ends), int(quantized), worker_memory)
+        buffer = WorkerBuffer(lib.worker_attach_allreduce(handle, number, agent_memory), np.dtype(dtype), count)
+        os.close(agent_memory)
+        return buffer
+
+    def allreduce(self, *shape, **options):
+        """Open an allreduce in all workers; return their buffers."""
+        return [self.open_allreduce(worker, *shape, **options) for worker in range(len(self.workers))]
 
     def drop_allreduce(self, number):
         for _, _, worker in self.workers:
@@ -264,58 +306,49 @@ class Hosts:
 
         A host counts bytes after the socket took them: the other host may have received them before.
         """
-        end, before = time.monotonic() + LIMIT_MS / 1000, None
-        while time.monotonic() < end:
-            counts = {host: self._present_traffic(number) for number, (host, _, _) in enumerate(self.workers)}
+        def settled_counts():
+            counts = self._present_traffic()
             sent, received = (np.sum([of_host[way] for of_host in counts.values()], axis=0) for way in (0, 1))
-            if counts == before and (sent == received).all():
-                return counts[self.workers[worker][0]]
-            before = counts
             time.sleep(0.02)
-        raise AssertionError('sent and received bytes differ: %s' % counts)
+            return counts if (sent == received).all() and counts == self._present_traffic() else None
+        return wait_until(settled_counts)[self.workers[worker][0]]
 
-    def _present_traffic(self, worker):
-        counts = (ctypes.c_uint64 * 18)()
-        lib.worker_traffic(self.workers[worker][2], counts)
-        return list(counts[:9]), list(counts[9:])
+    def _present_traffic(self):
+        """Return the bytes that each host has sent and received, by kind of message."""
+        counts = {}
+        for host, _, worker in self.workers:
+            of_host = (ctypes.c_uint64 * 18)()
+            lib.worker_traffic(worker, of_host)
+            counts[host] = list(of_host[:9]), list(of_host[9:])
+        return counts
 
     def link(self, room=1 << 26):
         """Open the channels between all workers; the rings of each channel have `room` bytes."""
-        for rank, (host, local, worker) in enumerate(self.workers):
-            for other, (other_host, _, _) in enumerate(self.workers):
-                if other == rank:
-                    continue
-                incoming = lib.worker_open_channel(worker, other, 0, room)
-                if other_host == host:
-                    self._channels[other, rank] = os.dup(incoming)
-                    continue
-                agent = self.agents[lib.worker_channel_agent(worker, rank, other)]
-                lib.agent_open_channel(agent, local, 0, other, rank, other_host, incoming)
-                outgoing = lib.worker_open_channel(worker, other, 1, room)
-                lib.agent_open_channel(agent, local, 1, rank, other, other_host, outgoing)
-        for rank, (host, _, worker) in enumerate(self.workers):
-            for other, (other_host, _, other_worker) in enumerate(self.workers):
-                if other == rank:
-                    continue
-                if other_host != host:
-                    lib.worker_link_by_agents(worker, other, lib.worker_channel_agent(worker, rank, other))
-                    continue
-                incoming = self._channels.pop((rank, other))
+        channels = {}  # from a worker of the same host, by sender and receiver
+        pairs = list(itertools.permutations(range(len(self.workers)), 2))
+        for rank, other in pairs:
+            (host, local, worker), other_host = self.workers[rank], self.workers[other][0]
+            incoming = lib.worker_open_channel(worker, other, 0, room)
+            if other_host == host:
+                channels[other, rank] = os.dup(incoming)
+                continue
+            agent = self.agents[lib.worker_channel_agent(worker, rank, other)]
+            lib.agent_open_channel(agent, local, 0, other, rank, other_host, incoming)
+            outgoing = lib.worker_open_channel(worker, other, 1, room)
+            lib.agent_open_channel(agent, local, 1, rank, other, other_host, outgoing)
+        for rank, other in pairs:
+            (host, _, worker), (other_host, _, other_worker) = self.workers[rank], self.workers[other]
+            if other_host == host:
+                incoming = channels.pop((rank, other))
                 lib.worker_link(worker, other, incoming, lib.worker_block(other_worker))
                 os.close(incoming)
+            else:
+                lib.worker_link_by_agents(worker, other, lib.worker_channel_agent(worker, rank, other))
 
     def everywhere(self, function):
         """Call `function(number)` for every worker, each in its own thread; return the results."""
-        results = [None] * len(self.workers)
-
-        def run(worker):
-            results[worker] = function(worker)
-        threads = [threading.Thread(target=run, args=(worker,)) for worker in range(len(self.workers))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return results
+        with ThreadPoolExecutor(len(self.workers)) as threads:
+            return list(threads.map(function, range(len(self.workers))))
 
     def close(self):
         for _, _, worker in self.workers:
@@ -328,11 +361,11 @@ class Hosts:
 
 
 @contextmanager
-def hosts(workers, agents, call=None):
-    """Create several hosts; in the end no agent may have failed."""
-    job = Hosts(workers, agents, call)
+def hosts(*shape, kind=Hosts, may_fail=False, **options):
+    """Create several hosts; in the end no agent has failed, unless it may."""
+    job = kind(*shape, **options)
     try:
         yield job
-        assert job.failures == []
+        assert may_fail or job.failures == []
     finally:
         job.close()

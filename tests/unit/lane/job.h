@@ -4,29 +4,18 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "agent/agent.h"
+#include "check.h"
 #include "worker/worker.h"
 
 namespace lane {
 
 constexpr int kLimitMs = 60000;
 constexpr uint32_t kWidth = 3;
-
-/// Reports a failure; does not return.
-inline void (*fail)(const char* what) = [](const char* what) {
-  std::fprintf(stderr, "%s\n", what);
-  std::_Exit(1);
-};
-
-inline void check(bool condition, const char* failure) {
-  if (!condition) fail(failure);
-}
 
 /// The agents are not started yet.
 struct Job {
@@ -144,5 +133,42 @@ struct Job {
   std::vector<std::unique_ptr<Worker>> workers;
   std::vector<uint32_t> hosts, locals;
 };
+
+/// Return the shape of a table with a number of rows, or of a dynamic table with as many keys in a batch.
+inline TableShape shape_of(uint64_t rows, const std::vector<uint32_t>& owners, bool dynamic = false) {
+  TableShape shape;
+  shape.width = kWidth;
+  shape.owners = owners;
+  shape.dynamic = dynamic;
+  if (dynamic) {
+    shape.max_batch_rows = static_cast<uint32_t>(rows);
+  } else {
+    shape.rows = rows;
+  }
+  return shape;
+}
+
+/// Push ones to rows of a table.
+inline void push(Worker& worker, uint32_t table, const std::vector<int64_t>& ids) {
+  const std::vector<float> ones(ids.size() * kWidth, 1);
+  check(worker.push(table, ids.data(), static_cast<uint32_t>(ids.size()), reinterpret_cast<const char*>(ones.data()),
+                    kLimitMs), "a push that does not end");
+}
+
+/// Post a request for rows; return its handle.
+inline int post(Worker& worker, uint32_t table, const std::vector<int64_t>& ids, uint32_t flags,
+                uint32_t staleness = 0, uint32_t ahead = 0) {
+  const int request =
+      worker.post(table, ids.data(), static_cast<uint32_t>(ids.size()), flags, false, staleness, ahead);
+  check(request >= 0, "no request");
+  return request;
+}
+
+/// Return the rows of a request.
+inline std::vector<float> wait(Worker& worker, uint32_t table, int request, size_t count) {
+  std::vector<float> rows(count * kWidth, -1);
+  check(worker.wait(table, request, reinterpret_cast<char*>(rows.data()), kLimitMs), "a pull that does not end");
+  return rows;
+}
 
 }  // namespace lane

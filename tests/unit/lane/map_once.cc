@@ -1,5 +1,5 @@
-// Replaces lane/src/memory/mapping.cc: maps each region of memory once in a process.  ThreadSanitizer finds races by addresses, but
-// agents and workers that are threads of one process would map a region at several addresses.
+// Replaces lane/src/memory/mapping.cc: maps each region of memory once in a process.  ThreadSanitizer finds races by
+// addresses, but agents and workers that are threads of one process would map a region at several addresses.
 #include <sys/mman.h>
 #include <sys/stat.h>
 

@@ -9,9 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <random>
+#include <deque>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,9 +20,8 @@ using namespace lane;
 
 namespace {
 
-constexpr uint32_t kTables = 3, kDynamicTables = 2;
-/// A table and a dynamic table with staleness follow.
-constexpr uint32_t kStaleTables = kTables + kDynamicTables, kStaleness = 2;
+/// The numbers of tables: three tables, two dynamic tables, and a table and a dynamic table with staleness.
+constexpr uint32_t kTables = 3, kStaleTables = 5, kAllTables = 7, kStaleness = 2;
 constexpr uint32_t kSmallAllreduces = 2;
 
 /// Return whether a worker pushes a row in a step; all workers can compute that.
@@ -37,6 +34,13 @@ float rounding_error = 0;
 
 /// Stands in for the engine's callback: set the flag of a complete operation.
 void set(void*, void* flag, const void*) { static_cast<std::atomic<bool>*>(flag)->store(true); }
+
+void wait_for(const std::atomic<bool>& done, const char* failure) {
+  for (int waited = 0; !done.load(); ++waited) {
+    check(waited < 10 * kLimitMs, failure);
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
 
 /// Run the allreduces of one worker: several are under way at the same time, the first ones more often.  In every third
 /// step they are reduce-scatters, and each worker doubles its range and gathers the ranges of all.
@@ -54,14 +58,8 @@ void run_allreduces(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, u
       done[which].store(false);
       buffer.start({set, nullptr, &done[which]}, gathers ? AllreduceKind::kScatter : AllreduceKind::kSum);
     }
-    const auto wait = [&](uint32_t which) {
-      for (int waited = 0; !done[which].load(); ++waited) {
-        check(waited < 10 * kLimitMs, "a sum that does not end");
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
-      }
-    };
     for (uint32_t which = 0; which < count && gathers; ++which) {
-      wait(which);
+      wait_for(done[which], "a sum that does not end");
       WorkerAllreduce::Buffer& buffer = worker.allreduce().buffer(which);
       const float* sums = reinterpret_cast<const float*>(buffer.output());
       float* values = reinterpret_cast<float*>(buffer.input());
@@ -71,7 +69,7 @@ void run_allreduces(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, u
       buffer.start({set, nullptr, &done[which]}, AllreduceKind::kGather);
     }
     for (uint32_t which = 0; which < count; ++which) {
-      wait(which);
+      wait_for(done[which], "a sum that does not end");
       const float* sums = reinterpret_cast<const float*>(worker.allreduce().buffer(which).output());
       for (uint32_t k = 0; k < sizes[which]; k += 1 + sizes[which] / 100) {
         float expected = 0;
@@ -134,10 +132,7 @@ void transfer_arrays(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, 
     const size_t max_uses = step + 1 < steps ? random() % 2 * 2 * sizes.size() : 0;
     while (uses.size() > max_uses) {  // up to three steps are under way
       Use& use = *uses.front();
-      for (int waited = 0; !use.done.load(); ++waited) {
-        check(waited < 10 * kLimitMs, "a transfer that does not end");
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
-      }
+      wait_for(use.done, "a transfer that does not end");
       // The sums of the elements that are sent once and twice, which are the even ones.
       float once = static_cast<float>(use.step), twice = once;
       for (uint32_t other = 0; use.which % 2 == 0 && other < count; ++other) {
@@ -153,123 +148,88 @@ void transfer_arrays(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, 
   }
 }
 
+bool is_stale(uint32_t table) { return table >= kStaleTables; }
+bool is_dynamic(uint32_t table) { return is_stale(table) ? table > kStaleTables : table >= kTables; }
+uint64_t rows_of(uint32_t table) { return 61 + 20 * table; }
+
 /// The work of one worker with the rows of a table: in every step it pushes, and reads random rows.  In a dynamic table
 /// the rows have keys in their order, from far below 0 to far above.
 class TableWork {
  public:
-  TableWork(Job& job, uint32_t me, uint32_t table, uint64_t rows)
-      : job_(job), me_(me), table_(table), random_(me), expected_(rows, 0) {}
-
-  int64_t id_of(uint64_t row) const {
-    if (table_ < kTables) return static_cast<int64_t>(row);
-    return (static_cast<int64_t>(row) - static_cast<int64_t>(expected_.size() / 2)) * (int64_t{1} << 56);
-  }
-
-  void run_step(uint32_t step) {
-    Worker& worker = *job_.workers[me_];
-    const uint64_t rows = expected_.size();
-    std::vector<int64_t> ids;
-    for (uint64_t row = 0; row < rows; ++row) {
-      if (pushes(me_, step, row)) ids.push_back(id_of(row));
-      for (uint32_t other = 0; other < job_.workers.size(); ++other) expected_[row] += pushes(other, step, row);
-    }
-    const std::vector<float> ones(ids.size() * kWidth, 1);
-    check(worker.push(table_, ids.data(), static_cast<uint32_t>(ids.size()), reinterpret_cast<const char*>(ones.data()),
-                      kLimitMs), "a push that does not end");
-    if (step % 3 == 1) return;  // pushes without pulls
-    const uint32_t kinds[] = {0, 0, kUncached, kFence};
-    for (uint32_t i = 0; i < 3; ++i) {
-      const uint32_t flags = kinds[random_() % 4];
-      ids.clear();
-      std::vector<float> expected;
-      for (uint64_t row = 0; row < rows && flags != kFence; ++row) {
-        // Uncached pulls are large: those of several workers of a host wait for room.
-        if (!(flags == kUncached ? random_() % 4 : random_() % 3 == 0)) continue;
-        ids.push_back(id_of(row));
-        expected.push_back(expected_[row]);
-      }
-      std::vector<float> pulled(ids.size() * kWidth, -1);
-      const int request = worker.post(table_, ids.data(), static_cast<uint32_t>(ids.size()), flags);
-      check(request >= 0, "no request");
-      check(worker.wait(table_, request, reinterpret_cast<char*>(pulled.data()), kLimitMs), "a pull that does not end");
-      for (size_t k = 0; k < pulled.size(); ++k) {
-        check(std::abs(pulled[k] - expected[k / kWidth]) <= rounding_error, "a wrong row");
-      }
-    }
-  }
-
- private:
-  Job& job_;
-  const uint32_t me_, table_;
-  std::mt19937 random_;
-  std::vector<float> expected_;
-};
-
-/// The work of one worker with the rows of a table with staleness.
-class StaleTableWork {
- public:
-  StaleTableWork(Job& job, uint32_t me, uint32_t table, uint64_t rows)
-      : job_(job), me_(me), table_(table), random_(me), expected_(kStaleness + 1, std::vector<float>(rows, 0)) {}
+  TableWork(Job& job, uint32_t me, uint32_t table)
+      : job_(job),
+        me_(me),
+        table_(table),
+        staleness_(is_stale(table) ? kStaleness : 0),
+        random_(me),
+        expected_(staleness_ + 1, std::vector<float>(rows_of(table), 0)),
+        last_own_(rows_of(table), 0) {}
 
   void run_step(uint32_t step) {
-    Worker& worker = *job_.workers[me_];
-    const uint64_t rows = expected_[0].size();
-    if (step == 0) last_own_.assign(rows, 0);
-    // A request for the rows that the worker uses after the next push, and does not push.
-    std::vector<int64_t> ids, ahead;
+    std::vector<uint64_t> pushed, ahead;
     expected_.push_back(expected_.back());
-    expected_.erase(expected_.begin());
-    for (uint64_t row = 0; row < rows; ++row) {
+    expected_.pop_front();
+    for (uint64_t row = 0; row < rows_of(table_); ++row) {
       if (pushes(me_, step, row)) {
-        ids.push_back(static_cast<int64_t>(row));
+        pushed.push_back(row);
         last_own_[row] = step + 1;
       } else if (random_() % 2) {
-        ahead.push_back(static_cast<int64_t>(row));
+        ahead.push_back(row);
       }
       for (uint32_t other = 0; other < job_.workers.size(); ++other) expected_.back()[row] += pushes(other, step, row);
     }
-    const int early = worker.post(table_, ahead.data(), static_cast<uint32_t>(ahead.size()), 0, false, kStaleness - 1, 1);
-    check(early >= 0, "no request");
-    const std::vector<float> ones(ids.size() * kWidth, 1);
-    check(worker.push(table_, ids.data(), static_cast<uint32_t>(ids.size()), reinterpret_cast<const char*>(ones.data()),
-                      kLimitMs), "a push that does not end");
-    for (uint32_t staleness = 0; staleness <= kStaleness; ++staleness) {
-      ids.clear();
-      for (uint64_t row = 0; row < rows; ++row) {
-        if (random_() % 3 == 0) ids.push_back(static_cast<int64_t>(row));
-      }
-      const uint32_t count = static_cast<uint32_t>(ids.size());
-      finish(ids, worker.post(table_, ids.data(), count, 0, false, staleness), staleness, step);
+    // A request for rows that the worker uses after the next push, and does not push.
+    const int early = is_stale(table_) ? post(worker(), table_, ids_of(ahead), 0, staleness_ - 1, 1) : -1;
+    push(worker(), table_, ids_of(pushed));
+    if (!is_stale(table_) && step % 3 == 1) return;  // pushes without pulls
+    const uint32_t kinds[] = {0, 0, kUncached, kFence};
+    for (uint32_t i = 0; i <= kStaleness; ++i) {
+      const uint32_t flags = is_stale(table_) ? 0 : kinds[random_() % 4], staleness = std::min(i, staleness_);
+      const std::vector<uint64_t> rows = random_rows(flags);
+      finish(rows, post(worker(), table_, ids_of(rows), flags, staleness), staleness, step);
     }
-    finish(ahead, early, kStaleness, step);
+    if (is_stale(table_)) finish(ahead, early, staleness_, step);
   }
 
  private:
-  void finish(const std::vector<int64_t>& ids, int request, uint32_t staleness, uint32_t step) {
-    check(request >= 0, "no request");
-    std::vector<float> pulled(ids.size() * kWidth, -1);
-    check(job_.workers[me_]->wait(table_, request, reinterpret_cast<char*>(pulled.data()), kLimitMs),
-          "a pull that does not end");
+  Worker& worker() { return *job_.workers[me_]; }
+
+  std::vector<int64_t> ids_of(const std::vector<uint64_t>& rows) const {
+    std::vector<int64_t> ids(rows.begin(), rows.end());
+    const int64_t middle = static_cast<int64_t>(rows_of(table_) / 2);
+    for (int64_t& id : ids) id = is_dynamic(table_) ? (id - middle) * (int64_t{1} << 56) : id;
+    return ids;
+  }
+
+  std::vector<uint64_t> random_rows(uint32_t flags) {
+    std::vector<uint64_t> rows;
+    for (uint64_t row = 0; row < rows_of(table_) && flags != kFence; ++row) {
+      // Uncached pulls are large: those of several workers of a host wait for room.
+      if (flags == kUncached ? random_() % 4 : random_() % 3 == 0) rows.push_back(row);
+    }
+    return rows;
+  }
+
+  void finish(const std::vector<uint64_t>& rows, int request, uint32_t staleness, uint32_t step) {
+    const std::vector<float> pulled = wait(worker(), table_, request, rows.size());
     for (size_t k = 0; k < pulled.size(); ++k) {
-      const size_t row = static_cast<size_t>(ids[k / kWidth]);
+      const uint64_t row = rows[k / kWidth];
       bool is_right = false;
       for (uint32_t lag = 0; lag <= std::min(staleness, step + 1 - last_own_[row]); ++lag) {
-        is_right = is_right || pulled[k] == expected_[kStaleness - lag][row];
+        is_right = is_right || std::abs(pulled[k] - expected_[staleness_ - lag][row]) <= rounding_error;
       }
-      check(is_right, "a row that lacks too much");
+      check(is_right, "a wrong row, or one that lacks too much");
     }
   }
 
   Job& job_;
-  const uint32_t me_, table_;
+  const uint32_t me_, table_, staleness_;
   std::mt19937 random_;
   /// The rows after the last pushes, the oldest first.
-  std::vector<std::vector<float>> expected_;
+  std::deque<std::vector<float>> expected_;
   /// The number of pushes at the last push of each row by this worker.
   std::vector<uint32_t> last_own_;
 };
-
-uint64_t rows_of(uint32_t table) { return 61 + 20 * table; }
 
 /// The largest arrays have several chunks of a sum for each of two hosts, and several messages of a transfer.
 const std::vector<uint32_t> kAllreduceSizes = {1, 100, 40000, 135000},
@@ -277,39 +237,17 @@ const std::vector<uint32_t> kAllreduceSizes = {1, 100, 40000, 135000},
 
 void set_up(Job& job, RowFormat format) {
   const uint32_t agents = static_cast<uint32_t>(job.agents.size());
-  for (uint32_t table = 0; table < kTables; ++table) {
-    TableShape shape;
-    shape.rows = rows_of(table);
-    shape.width = kWidth;
-    shape.format = format;  // small integers are exact as float16, and nearly as int8
-    for (uint32_t part = 0; part < 1 + 3 * table; ++part) {
-      // One agent owns all of the last table: the other agents of its host handle none of it.
-      shape.owners.push_back(table == kTables - 1 ? agents - 1 : part % agents);
+  for (uint32_t table = 0; table < kAllTables; ++table) {
+    std::vector<uint32_t> owners(is_stale(table) ? 3 : 1 + 3 * (table % kTables));
+    for (uint32_t part = 0; part < owners.size(); ++part) {
+      // One agent owns all of table 2: the other agents of its host handle none of it.
+      owners[part] = table == kTables - 1 ? agents - 1 : (part + is_dynamic(table)) % agents;
     }
+    TableShape shape = shape_of(rows_of(table), owners, is_dynamic(table));
+    // Small integers are exact as float16, and nearly as int8.
+    shape.format = is_stale(table) && format == RowFormat::kInt8 ? RowFormat::kExact : format;
+    shape.staleness = is_stale(table) ? kStaleness : 0;
     job.add_table(table, shape);
-  }
-  for (uint32_t table = kTables; table < kTables + kDynamicTables; ++table) {
-    TableShape shape;
-    shape.width = kWidth;
-    shape.format = format;
-    shape.dynamic = true;
-    shape.max_batch_rows = static_cast<uint32_t>(rows_of(table));
-    for (uint32_t part = 0; part < 1 + 3 * (table - kTables); ++part) shape.owners.push_back((part + 1) % agents);
-    job.add_table(table, shape);
-  }
-  for (const bool dynamic : {false, true}) {
-    TableShape shape;
-    shape.width = kWidth;
-    shape.format = format == RowFormat::kInt8 ? RowFormat::kExact : format;
-    shape.dynamic = dynamic;
-    if (dynamic) {
-      shape.max_batch_rows = static_cast<uint32_t>(rows_of(kStaleTables + 1));
-    } else {
-      shape.rows = rows_of(kStaleTables);
-    }
-    shape.staleness = kStaleness;
-    for (uint32_t part = 0; part < 3; ++part) shape.owners.push_back(part % agents);
-    job.add_table(kStaleTables + dynamic, shape);
   }
   for (uint32_t which = 0; which < kAllreduceSizes.size(); ++which) job.add_allreduce(which, kAllreduceSizes[which]);
   job.link();
@@ -318,14 +256,11 @@ void set_up(Job& job, RowFormat format) {
 /// Do all work of one worker.
 void work(Job& job, uint32_t me, uint32_t steps) {
   std::thread table_thread([&job, me, steps] {
-    // The last table follows the first one, which wakes agents that handle none of the last one.
+    // Table 2 follows table 0, which wakes agents that handle none of table 2.
     std::vector<TableWork> tables;
-    for (uint32_t table : {1, 3, 0, 2, 4}) tables.emplace_back(job, me, table, rows_of(table));
-    std::vector<StaleTableWork> stale_tables;
-    for (uint32_t table : {kStaleTables, kStaleTables + 1}) stale_tables.emplace_back(job, me, table, rows_of(table));
+    for (uint32_t table : {1, 3, 0, 2, 4, 5, 6}) tables.emplace_back(job, me, table);
     for (uint32_t step = 0; step < steps; ++step) {
       for (TableWork& table : tables) table.run_step(step);
-      for (StaleTableWork& table : stale_tables) table.run_step(step);
     }
   });
   std::thread allreduce_thread([&job, me, steps] { run_allreduces(job, me, kAllreduceSizes, steps); });
@@ -405,6 +340,4 @@ int main(int argc, char** argv) {
       in_processes ? run_in_processes(job, steps) : run_in_threads(job, steps);
     }
   }
-  std::puts("all rows are right");
-  return 0;
 }

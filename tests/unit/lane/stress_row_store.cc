@@ -1,9 +1,6 @@
 // Random programs of row stores, compared with a map: rows grow, change, expire and are scanned, under sanitizers.
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -11,21 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "check.h"
 #include "kernels/avx2.h"
 #include "kernels/int8.h"
-#include "kernels/philox.h"
 #include "store/row_scan.h"
 #include "store/row_store.h"
 
 using namespace lane;
 
 namespace {
-
-void check(bool fine, const char* what) {
-  if (fine) return;
-  std::fprintf(stderr, "%s\n", what);
-  std::abort();
-}
 
 /// A program on a store of doubles.  The rule is SGD with rate 1, so gradients of small integers are subtracted exactly
 /// from rows that begin with a constant.
@@ -206,20 +197,6 @@ void check_waiting_keys(uint32_t seed) {
   }
 }
 
-void check_philox() {  // the known answers of Random123
-  using Words = std::array<uint32_t, 4>;
-  const auto check_words = [](const Words& counter, uint32_t key0, uint32_t key1, const Words& expected) {
-    uint32_t words[4][1] = {{counter[0]}, {counter[1]}, {counter[2]}, {counter[3]}};
-    philox(words, key0, key1);
-    for (size_t word = 0; word < 4; ++word) check(words[word][0] == expected[word], "Philox is wrong");
-  };
-  check_words({0, 0, 0, 0}, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
-  check_words({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, 0xffffffff, 0xffffffff,
-              {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
-  check_words({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0xa4093822, 0x299f31d0,
-              {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
-}
-
 /// Check that the kernels for all processors and those for AVX2 give the same bits.
 void check_int8() {
   if (!is_fast()) return;
@@ -260,10 +237,8 @@ void check_int8() {
 }  // namespace
 
 int main(int, char** arguments) {
-  check_philox();
   check_int8();
   const uint32_t programs = static_cast<uint32_t>(std::stoul(arguments[1]));
   for (uint32_t seed = 0; seed < programs; ++seed) check_waiting_keys(seed);
   for (uint32_t seed = 0; seed < programs; ++seed) Program(seed, arguments[2]).run();
-  std::puts("all rows are right");
 }

@@ -3,7 +3,9 @@ import os
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,38 +28,27 @@ class Table:
     index, name, dtype, lag = 0, 'table', np.dtype('float32'), 0
 
 
-class AgentAndWorker:
-    """An agent and a worker of its host.  `other` is the end of the connection that another agent would have."""
-
-    def __init__(self, update=lambda *_: None):
-        self.failures = []
-        self.agent = Agent('127.0.0.1', SECRET, update, self.failures.append)
-        with socket.create_server(('127.0.0.1', 0)) as listener:
-            other = Endpoint('elsewhere', *listener.getsockname()[:2], '')
-            self.membership = Membership([self.agent.endpoint, other], [memory_domain()])
-            connecting = threading.Thread(target=self._connect, args=(listener,))
-            connecting.start()
-            self.agent.connect(self.membership, 10)
-            connecting.join()
-        self.lane = Lane(self.membership, 0)
-
-    def _connect(self, listener):
-        addresses = [(endpoint.address, endpoint.port) for endpoint in self.membership.agents]
-        self.other = connect_peers(1, addresses, [0], listener, SECRET, 10, lane_agent.PURPOSE)[0]
-
-    def table(self, rows, width, owner):
-        shape = Shape(rows, width, 'float32', 0, [owner])
-        self.agent.add_table(0, shape)
-        self.lane.open(Table, 0, shape)
-
-
 @contextmanager
-def agent_and_worker(**arguments):
-    pair = AgentAndWorker(**arguments)
-    yield pair
-    pair.lane.close()
-    pair.other.close()
-    assert pair.failures == []
+def agent_and_worker(update=lambda *_: None):
+    """Create an agent, a worker of its host, and `other`, the end of the connection that another agent would have."""
+    failures = []
+    agent = Agent('127.0.0.1', SECRET, update, failures.append)
+    with socket.create_server(('127.0.0.1', 0)) as listener, ThreadPoolExecutor(1) as thread:
+        endpoints = [agent.endpoint, Endpoint('elsewhere', *listener.getsockname()[:2], '')]
+        membership = Membership(endpoints, [memory_domain()])
+        addresses = [(endpoint.address, endpoint.port) for endpoint in endpoints]
+        connecting = thread.submit(connect_peers, 1, addresses, [0], listener, SECRET, 10, lane_agent.PURPOSE)
+        agent.connect(membership, 10)
+        other = connecting.result()[0]
+    with other, closing(Lane(membership, 0)) as lane:
+        yield SimpleNamespace(agent=agent, membership=membership, lane=lane, other=other)
+    assert failures == []
+
+
+def add_table(pair, rows, width, owner):
+    shape = Shape(rows, width, 'float32', 0, [owner])
+    pair.agent.add_table(0, shape)
+    pair.lane.open(Table, 0, shape)
 
 
 def close(pair, caplog):
@@ -76,7 +67,6 @@ def test_agent_that_ends_logs_nothing(caplog):
         pair.agent.close()  # has no effect
 
 
-@pytest.mark.timeout(60)
 def test_optimizer_that_does_not_end_is_named(caplog):
     begun, go_on = threading.Event(), threading.Event()
 
@@ -84,7 +74,7 @@ def test_optimizer_that_does_not_end_is_named(caplog):
         begun.set()
         go_on.wait()
     with agent_and_worker(update=update) as pair:
-        pair.table(10, 2, 0)
+        add_table(pair, 10, 2, 0)
         pair.agent.set_rule(0, 0, 'callback')
         pair.lane.push(Table, np.arange(10), np.ones((10, 2)), 0)
         assert begun.wait(10)
@@ -93,17 +83,15 @@ def test_optimizer_that_does_not_end_is_named(caplog):
     assert 'server 0' in log and 'the optimizer, which updates partition 0 of table 0' in log
 
 
-@pytest.mark.timeout(60)
 def test_host_that_receives_nothing_is_named(caplog):
     rows, width = 100000, 100
     with agent_and_worker() as pair:
-        pair.table(rows, width, 1)
+        add_table(pair, rows, width, 1)
         pair.lane.push(Table, np.arange(rows), np.ones((rows, width)), 0)
         log = close(pair, caplog)
     assert 'waits for server 1 to receive the last' in log
 
 
-@pytest.mark.timeout(60)
 def test_worker_that_receives_no_answer_is_named(caplog):
     with agent_and_worker() as pair:
         worker, memory = connect(pair.membership.agents[0].listener), os.memfd_create('values')

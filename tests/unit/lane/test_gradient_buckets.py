@@ -1,46 +1,61 @@
 """Gradient buckets: allreduces and updates in MXNet's engine, bit for bit equal to MXNet's operators."""
 import gc
-from types import SimpleNamespace
 
 import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid.lane import library
 from mxhybrid.lane.allreduce import AllreduceBuffer
 from mxhybrid.lane.gradient_bucket import Copies, DenseUpdate, GradientBucket
 from mxhybrid.native.dense_rules import Update, begin_update
 from mxhybrid.native.optimizer_state import state_arrays
 
-from .hosts import hosts
+from .hosts import hosts, lib, sum_in_rank_order
 
 pytestmark = pytest.mark.both_pythons
 
 SHAPES = [(3,), (7, 5), (1,), (40, 50), (2, 3, 4)]
+SIZES = [int(np.prod(shape)) for shape in SHAPES]
 ROUNDS = 4
 #: The number of rounds in which the learning rate changes.
 MORE_ROUNDS = 40
 
 
-class OneHost:
+class JobWorker:
     """The part of a worker on the lane that AllreduceBuffer calls."""
 
-    def __init__(self, job):
-        self._job = job
+    def __init__(self, job, worker):
+        self._job, self._worker = job, worker
 
     def open_allreduce(self, number, dtype, count):
-        return self._job.allreduce(number, list(library.load().dtypes)[dtype], count)[0].pointer
+        return self._job.open_allreduce(self._worker, number, list(lib.dtypes)[dtype], count).pointer
 
 
 @pytest.fixture
-def host():
+def job():
     with hosts([1], [1]) as job:
-        yield OneHost(job)
+        yield job
+
+
+def make_buffer(job, dtype, worker=0):
+    return AllreduceBuffer(JobWorker(job, worker), 1, sum(SIZES), np.dtype(dtype))
+
+
+def make_bucket(job, gradients, wire_dtype=None):
+    """Return a bucket of gradients, which travel as `wire_dtype`, and its buffer."""
+    dtype = np.dtype(gradients[0].dtype)
+    buffer = make_buffer(job, wire_dtype or dtype)
+    return GradientBucket(buffer, gradients, dtype), buffer
 
 
 def arrays(seed, dtype):
     random = np.random.RandomState(seed)
     return [mx.nd.array(random.normal(size=shape), dtype=dtype) for shape in SHAPES]
+
+
+def sgd(rescale):
+    """Return an update by SGD of arrays of all shapes, with rate 1 and without weight decay."""
+    return Update('sgd', {'rescale': rescale}, [None, None] * len(SHAPES), ([1.0] * len(SHAPES), [0.0] * len(SHAPES)))
 
 
 OPTIMIZERS = {
@@ -61,7 +76,7 @@ OPTIMIZERS = {
 # MXNet's adagrad fails with float64 weights and dense gradients.
 @pytest.mark.parametrize('name, dtype', [(name, dtype) for dtype in ('float32', 'float64') for name in OPTIMIZERS
                                          if dtype == 'float32' or 'adagrad' not in name])
-def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
+def test_updates_are_mxnets_bit_for_bit(job, name, dtype):
     kind, options = OPTIMIZERS[name]
 
     def create():
@@ -73,8 +88,7 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
     keys = list(range(len(SHAPES)))
     expected, weights = arrays(0, dtype), arrays(0, dtype)
     gradients = arrays(1, dtype)
-    buffer = AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype(dtype))
-    bucket = GradientBucket(buffer, gradients, np.dtype(dtype))
+    bucket, _ = make_bucket(job, gradients)
     rates = np.random.RandomState(7)
     rounds = MORE_ROUNDS if name.endswith('odd') else ROUNDS
     for step in range(rounds):
@@ -105,42 +119,32 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
 def test_buckets_are_summed_in_rank_order(workers, dtype):
     """The last worker of one host adds its gradients from where they are; a missing gradient keeps its range."""
     with hosts(*workers) as job:
-        sizes = [int(np.prod(shape)) for shape in SHAPES]
         gradients, buckets, buffers = [], [], []
-        for worker, opened in enumerate(job.allreduce(3, dtype, sum(sizes))):
-            buffer = AllreduceBuffer(SimpleNamespace(open_allreduce=lambda *_, opened=opened: opened.pointer), 3,
-                                     sum(sizes), np.dtype(dtype))
-            buffer.input[:] = worker + 0.25
-            worker_gradients = arrays(worker, dtype)
-            worker_gradients[2] = None
-            gradients.append(worker_gradients)
-            buffers.append(buffer)
-            buckets.append(GradientBucket(buffer, worker_gradients, np.dtype(dtype), sizes))
-        ends = np.cumsum(sizes)
+        for worker in range(len(job.workers)):
+            buffers.append(make_buffer(job, dtype, worker))
+            buffers[-1].input[:] = worker + 0.25
+            gradients.append(arrays(worker, dtype))
+            gradients[-1][2] = None
+            buckets.append(GradientBucket(buffers[-1], gradients[-1], np.dtype(dtype), SIZES))
         for step in range(3):
             for worker in np.roll(np.arange(len(buckets)), step):  # another worker is the last one
                 buckets[worker].start(0)
-            for index, (end, size) in enumerate(zip(ends, sizes)):
-                inputs = iter([np.full(size, worker + 0.25, dtype) if values[index] is None
-                               else values[index].asnumpy().reshape(-1) for worker, values in enumerate(gradients)])
-                host_sums = []
-                for count in workers[0]:
-                    first, *others = [next(inputs) for _ in range(count)]
-                    host_sums.append(sum(others, first))
+            for index, (end, size) in enumerate(zip(np.cumsum(SIZES), SIZES)):
+                inputs = [np.full(size, worker + 0.25, dtype) if values[index] is None
+                          else values[index].asnumpy().reshape(-1) for worker, values in enumerate(gradients)]
+                expected = sum_in_rank_order(inputs, workers[0])
                 for buffer in buffers:
-                    np.testing.assert_array_equal(buffer.output.asnumpy()[end - size:end],
-                                                  sum(host_sums[1:], host_sums[0]))
+                    np.testing.assert_array_equal(buffer.output.asnumpy()[end - size:end], expected)
         del buckets, gradients
         mx.nd.waitall()
 
 
 @pytest.mark.parametrize('rule', ['multi sgd', 'dense adam'])
 @pytest.mark.parametrize('in_lists', [False, True])
-def test_the_update_says_how_rates_are_rounded(host, rule, in_lists):
+def test_the_update_says_how_rates_are_rounded(job, rule, in_lists):
     """MXNet rounds lists of rates and single rates differently: an update of a bucket follows its `in_lists`."""
     gradients = arrays(4, 'float32')
-    bucket = GradientBucket(AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype('float32')),
-                            gradients, np.dtype('float32'))
+    bucket, _ = make_bucket(job, gradients)
     states = [mx.nd.zeros(shape) if rule == 'dense adam' else None for shape in SHAPES for _ in range(2)]
     settings = {'rescale': 1.0, 'clip': -1.0, 'beta1': 0.5, 'beta2': 0.5, 'epsilon': 0.5}
     rates = np.random.RandomState(5)
@@ -156,13 +160,11 @@ def test_the_update_says_how_rates_are_rounded(host, rule, in_lists):
             np.testing.assert_array_equal(result.asnumpy(), other.asnumpy())
 
 
-def test_values_that_travel_as_float16(host):
+def test_values_that_travel_as_float16(job):
     gradients = arrays(3, 'float32')
-    buffer = AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype('float16'))
-    bucket = GradientBucket(buffer, gradients, np.dtype('float32'))
-    weights = [mx.nd.zeros(shape) for shape in SHAPES]
+    bucket, buffer = make_bucket(job, gradients, 'float16')
+    weights, update = [mx.nd.zeros(shape) for shape in SHAPES], sgd(rescale=1.0)
     bucket.start(0)
-    update = Update('sgd', {'rescale': 1.0}, [None, None] * len(SHAPES), ([1.0] * len(SHAPES), [0.0] * len(SHAPES)))
     DenseUpdate(weights, update.states).start(update, 0, bucket)
     for weight, gradient in zip(weights, gradients):
         np.testing.assert_array_equal(weight.asnumpy(), -gradient.asnumpy().astype('f2').astype('f4'))
@@ -173,13 +175,12 @@ def test_values_that_travel_as_float16(host):
         assert not buffer.is_finite()
 
 
-def test_engine_keeps_the_order_of_operations(host):
+def test_engine_keeps_the_order_of_operations(job):
     """Many operations are pushed to the engine without a wait between them."""
     gradients = [mx.nd.zeros(shape) for shape in SHAPES]
     totals = [mx.nd.zeros(shape) for shape in SHAPES]
-    buffer = AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype('float32'))
-    bucket = GradientBucket(buffer, gradients, np.dtype('float32'))
-    ends = np.cumsum([array.size for array in gradients])
+    bucket, buffer = make_bucket(job, gradients)
+    ends = np.cumsum(SIZES)
     sums = [buffer.output[int(end - array.size):int(end)].reshape(array.shape) for array, end in zip(gradients, ends)]
     copies = Copies()
     seen = []
@@ -194,11 +195,11 @@ def test_engine_keeps_the_order_of_operations(host):
             assert (value.asnumpy() == step).all()
 
 
-def test_arrays_and_buckets_may_be_deleted_early(host):
+def test_arrays_and_buckets_may_be_deleted_early(job):
     """A script may delete net and Trainer after its last step, or use new arrays in each step."""
-    buffer = AllreduceBuffer(host, 1, sum(int(np.prod(shape)) for shape in SHAPES), np.dtype('float32'))
+    buffer = make_buffer(job, 'float32')
     weights = [mx.nd.zeros(shape) for shape in SHAPES]
-    update = Update('sgd', {'rescale': -1.0}, [None, None] * len(SHAPES), ([1.0] * len(SHAPES), [0.0] * len(SHAPES)))
+    update = sgd(rescale=-1.0)
     targets = DenseUpdate(weights, update.states)
     late = mx.nd.ones((700, 700))
     for step in range(1, 6):

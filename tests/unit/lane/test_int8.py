@@ -8,7 +8,8 @@ from mxhybrid.base.errors import JobError
 from mxhybrid.lane.row_format import RowFormat, row_format
 
 from ...oracles.int8 import ANSWERS, BLOCK, Feedback, random_fractions, rounded
-from .hosts import ASSIGN, UNCACHED, hosts, lib
+from .hosts import UNCACHED, hosts, lib
+from .test_allreduce import SHAPES
 
 #: Floats of all sizes, mostly of a few.
 FLOATS = st.floats(width=32) | st.floats(-100, 100, width=32) | st.sampled_from(
@@ -27,15 +28,14 @@ def pulled(values, form, exact=False):
     count, width = values.shape
     with hosts([1, 1], [1, 1]) as job:
         job.table(4, count, width, [0, 0, 0], row_format=form)
-        job.rule(4, ASSIGN)
         ids = np.arange(count)
-        assert job.push(0, 4, [], np.empty((0, width)), exact) and job.push(1, 4, ids, values, exact)
+        job.push_alone(1, 4, ids, values, exact)
         stored = job.pull(1, 4, ids, UNCACHED)
         return job.pull(0, 4, ids), job.pull(1, 4, ids), stored
 
 
 @given(arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 40)), elements=FLOATS))
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 def test_pulled_rows_are_rounded_and_exact_pushes_not(values):
     here, there, stored = pulled(values, RowFormat.INT8, exact=True)
     np.testing.assert_array_equal(stored, values)
@@ -89,8 +89,7 @@ def test_bytes_of_rows(width, form, bytes_of_row):
     assert form.row_bytes(width, np.dtype('f4')) == bytes_of_row
     with hosts([1, 1], [1, 1]) as job:
         job.table(0, 1000, width, [0], row_format=form)
-        job.rule(0, ASSIGN)
-        assert job.push(1, 0, np.arange(1000), np.ones((1000, width))) and job.push(0, 0, [], np.empty((0, width)))
+        job.push_alone(1, 0, np.arange(1000), np.ones((1000, width)))
         job.pull(1, 0, np.arange(1000))
         sent, received = job.traffic(1)
         ids, headers = 4 * 1000, 32 + 4 * 10
@@ -98,14 +97,12 @@ def test_bytes_of_rows(width, form, bytes_of_row):
         assert 1000 * bytes_of_row <= received[ROWS] <= 1000 * bytes_of_row + headers
 
 
-def test_the_form_follows_types_and_width():
-    float32, int8 = np.dtype('f4'), np.dtype('i1')
-    assert row_format(float32, float32, 8) is RowFormat.EXACT
-    assert row_format(float32, np.dtype('f2'), 8) is RowFormat.FLOAT16
-    assert row_format(float32, int8, 8) is RowFormat.INT8
-    assert row_format(float32, int8, 8, sums=True) is RowFormat.INT8_SUMS
-    assert row_format(float32, int8, 1) is RowFormat.EXACT  # 5 bytes are more than 4
-    assert row_format(np.dtype('f8'), np.dtype('f8'), 8) is RowFormat.EXACT
+@pytest.mark.parametrize('dtype, wire_dtype, width, sums, form', [
+    ('f4', 'f4', 8, False, RowFormat.EXACT), ('f8', 'f8', 8, False, RowFormat.EXACT),
+    ('f4', 'f2', 8, False, RowFormat.FLOAT16), ('f4', 'i1', 8, False, RowFormat.INT8),
+    ('f4', 'i1', 8, True, RowFormat.INT8_SUMS), ('f4', 'i1', 1, False, RowFormat.EXACT)])  # 5 bytes are more than 4
+def test_the_form_follows_types_and_width(dtype, wire_dtype, width, sums, form):
+    assert row_format(np.dtype(dtype), np.dtype(wire_dtype), width, sums) is form
 
 
 def test_dynamic_tables_round_as_other_tables():
@@ -113,10 +110,7 @@ def test_dynamic_tables_round_as_other_tables():
     values = rows_of(9, len(keys))
     with hosts([2, 1], [1, 1]) as job:
         job.dynamic_table(3, 9, [0, 1, 0], row_format=RowFormat.INT8)
-        job.rule(3, lib.rules['assign'])
-        for worker in range(3):
-            own = slice(None) if worker == 2 else slice(0)
-            assert job.push(worker, 3, keys[own], values[own])
+        job.push_alone(2, 3, keys, values)
         exact = job.pull(0, 3, keys, UNCACHED)
         for key, value, arrived in zip(keys, values, exact):  # rows of partitions on host 1 did not travel
             by_chance = rounded(value, random_fractions(int(key), 1, 3, 1, 9))
@@ -129,7 +123,6 @@ def test_dynamic_tables_round_as_other_tables():
 
 
 COUNTS = [1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 40001, 400003]
-SHAPES = {'two': ([1, 1], [1, 1]), 'uneven': ([3, 1, 2], [1, 2, 1]), 'idle': ([2, 0, 1], [1, 1, 1])}
 
 
 def gradient(worker, step, count):
@@ -138,7 +131,7 @@ def gradient(worker, step, count):
 
 
 @pytest.mark.parametrize('count', COUNTS)
-@pytest.mark.parametrize('shape', SHAPES)
+@pytest.mark.parametrize('shape', ['two', 'uneven', 'idle'])
 def test_sums_are_equal_and_errors_added_later(shape, count):
     steps = 5
     with hosts(*SHAPES[shape]) as job:
@@ -162,22 +155,14 @@ def test_sums_are_equal_and_errors_added_later(shape, count):
 
 
 def test_two_hosts_give_the_bits_of_the_arithmetic():
-    count, hosts_of_chunk = 5000, None
+    count = 5000  # one chunk: host 0 owns it, and host 1 sends its values
+    sent, result = Feedback(count), Feedback(count)
     with hosts([1, 1], [1, 1]) as job:
         buffers = job.allreduce(2, 'float32', count, quantized=True)
-        outputs = [job.everywhere(lambda worker, step=step: buffers[worker].run(gradient(worker, step, count)))[0]
-                   for step in range(4)]
-    # The array is one chunk for each host or less; the owner follows from the bits of the first sum.
-    for owner in (0, 1):
-        sent, result = Feedback(count), Feedback(count)
-        expected = []
         for step in range(4):
-            values = [gradient(worker, step, count) for worker in range(2)]
-            values[1 - owner] = sent.round(values[1 - owner])
-            expected.append(result.round(values[0] + values[1]))
-        if all(np.array_equal(one, other) for one, other in zip(outputs, expected)):
-            hosts_of_chunk = owner
-    assert hosts_of_chunk is not None
+            values, others = [gradient(worker, step, count) for worker in range(2)]
+            outputs = job.everywhere(lambda worker, step=step: buffers[worker].run(gradient(worker, step, count)))
+            np.testing.assert_array_equal(outputs[0], result.round(values + sent.round(others)))
 
 
 def test_one_host_is_exact():
@@ -191,17 +176,15 @@ def test_one_host_is_exact():
 def test_an_infinite_value_spoils_no_later_sum(bad):
     with hosts([1, 1], [1, 1]) as job:
         buffers = job.allreduce(1, 'float32', 1000, quantized=True)
-
-        def run(worker, values):
-            return buffers[worker].run(values)
         values = np.ones(1000, np.float32)
         values[300] = bad
         for spoiled in range(2):
-            for output in job.everywhere(lambda worker, who=spoiled: run(worker, values if worker == who else 1)):
+            inputs = [values if worker == spoiled else 1 for worker in range(2)]
+            for output in job.everywhere(lambda worker, inputs=inputs: buffers[worker].run(inputs[worker])):
                 block = np.isnan(output)
                 assert block[300] and block.sum() == BLOCK
                 np.testing.assert_allclose(output[~block], 2, rtol=1e-6)
-        for output in job.everywhere(lambda worker: run(worker, 1)):
+        for output in job.everywhere(lambda worker: buffers[worker].run(1)):
             np.testing.assert_allclose(output, 2, rtol=1e-6)
 
 
@@ -216,12 +199,8 @@ def test_bytes_of_dense_sums_are_about_a_quarter():
     assert 0.25 < moved[True] / moved[False] < 0.258
 
 
-def test_other_types_and_ranges_do_not_travel_as_int8():
+@pytest.mark.parametrize('other', [{'dtype': 'float64'}, {'ends': [4, 10]}], ids=str)
+def test_other_types_and_ranges_do_not_travel_as_int8(other):
     with hosts([1, 1], [1, 1]) as job:
-        _, local, worker = job.workers[0]
-        memory = lib.worker_open_allreduce(worker, 1, 1, 10)
-        lib.agent_open_allreduce(job.agents[0], 1, local, 1, 10, 0, None, 1, memory)
-        other = lib.worker_open_allreduce(job.workers[1][2], 1, 1, 10)
-        lib.agent_open_allreduce(job.agents[1], 1, 0, 1, 10, 0, None, 0, other)
-        with pytest.raises(JobError, match='sum arrays of different sizes or types under one name'):
-            lib.agent_open_allreduce(job.agents[0], 1, local, 1, 10, 0, None, 0, memory)
+        with pytest.raises(JobError, match='only sums of float32 without ranges of workers travel as int8'):
+            job.allreduce(**{'number': 1, 'dtype': 'float32', 'count': 10, 'quantized': True, **other})

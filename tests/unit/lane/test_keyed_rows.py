@@ -1,22 +1,22 @@
 """Rows by key in the order of their use: distinct keys, sums, and calls for several tables."""
-import ctypes
-
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from mxhybrid.base.errors import JobError
-from mxhybrid.lane import library
-from mxhybrid.lane.keyed_rows import KeyedRows, Segments, distinct_keys, packed
+from mxhybrid.lane.keyed_rows import KeyedRows, Segments, distinct_keys
 
-from .hosts import LIMIT_MS, SGD, Completion, hosts, lib, pointer
-from .test_dynamic_tables import KEYS
-from .test_rows import JOBS
+from .hosts import JOBS, KEYS, SGD, hosts
 
 LIMITS = [-2 ** 63, -2 ** 63 + 1, -2 ** 32, -257, -1, 0, 1, 255, 256, 2 ** 31, 2 ** 53 + 1, 2 ** 63 - 1]
 
 
-@settings(deadline=None)
+#: Short lists are sorted by comparisons, and use the memory of long ones before them.
+LONG_AND_SHORT_LISTS = [np.random.RandomState(0).choice(LIMITS, size).tolist()
+                        for size in (1000, 3, 255, 256, 257, 0, 100)]
+
+
+@example(LONG_AND_SHORT_LISTS)
 @given(st.lists(st.lists(st.one_of(st.sampled_from(LIMITS), st.integers(-2 ** 63, 2 ** 63 - 1), st.integers(0, 300)),
                          max_size=60), max_size=4))
 def test_distinct_keys_equal_those_of_numpy(lists):
@@ -33,16 +33,6 @@ def test_distinct_keys_of_many_ids_of_any_shape():
     assert keys.dtype == np.int64 and positions.dtype == np.int32
     np.testing.assert_array_equal(keys, np.unique(ids[:, ::2]))
     np.testing.assert_array_equal(keys[positions], ids[:, ::2].reshape(-1))
-
-
-def test_distinct_keys_of_long_and_short_lists():
-    """Short lists are sorted by comparisons, and use the memory of long ones before them."""
-    random = np.random.RandomState(0)
-    lists = [random.choice(LIMITS, size) for size in (1000, 3, 255, 256, 257, 0, 100)]
-    for ids, (keys, positions) in zip(lists, distinct_keys(lists)):
-        expected_keys, expected_positions = np.unique(ids, return_inverse=True)
-        np.testing.assert_array_equal(keys, expected_keys)
-        np.testing.assert_array_equal(positions, expected_positions)
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
@@ -109,36 +99,15 @@ def test_segments_that_do_not_divide_the_positions_are_refused(bounds):
             call()
 
 
-def test_segments_of_integers_are_refused():
-    part = KeyedRows(np.arange(1), np.zeros(2, np.int32), np.zeros((1, 1), np.int64), Segments(np.array([0, 2]), None))
-    with pytest.raises(JobError, match='rows with segments are float32 or float64'):
-        part.sums()
-
-
-def test_as_many_rows_as_positions():
-    with pytest.raises(JobError, match='2 rows for 3 positions'):
-        KeyedRows(np.arange(2), np.zeros(3, np.int32), np.zeros((2, 1))).sums()
-
-
-def test_positions_that_are_none_of_a_key_are_refused():
-    with pytest.raises(JobError, match='a row belongs to none of 2 ids'):
-        KeyedRows(np.arange(2), np.array([0, 2], np.int32), np.zeros((2, 1))).sums()
-
-
-def push_tables(job, worker, numbers, rows, limit=LIMIT_MS):
-    pushes = packed(numbers, rows)
-    return lib.worker_push_tables(job.workers[worker][2], pointer(pushes), len(numbers), limit)
-
-
-def deliver_tables(job, worker, numbers, rows):
-    """Request rows of several tables as MXNet's engine does; return the completion."""
-    handle, requests, handles = job.workers[worker][2], packed(numbers, rows), np.full(len(numbers), -1, np.int32)
-    stalenesses = library.numbers([0] * len(numbers))
-    assert lib.worker_post_tables(handle, pointer(requests), stalenesses, len(numbers), pointer(handles)) == 0
-    completion = Completion()
-    lib.worker_deliver_tables(None, ctypes.addressof(completion.complete),
-                              lib.deliveries_new(handle, pointer(requests), len(numbers), pointer(handles)))
-    return completion
+@pytest.mark.parametrize('rows, message', [
+    (KeyedRows(np.arange(1), np.zeros(2, np.int32), np.zeros((1, 1), np.int64), Segments(np.array([0, 2]), None)),
+     'rows with segments are float32 or float64'),
+    (KeyedRows(np.arange(2), np.zeros(3, np.int32), np.zeros((2, 1))), '2 rows for 3 positions'),
+    (KeyedRows(np.arange(2), np.array([0, 2], np.int32), np.zeros((2, 1))), 'a row belongs to none of 2 ids')],
+    ids=['integers', 'few rows', 'no key'])
+def test_sums_of_malformed_rows_are_refused(rows, message):
+    with pytest.raises(JobError, match=message):
+        rows.sums()
 
 
 @pytest.mark.parametrize('halves', [False, True])
@@ -147,17 +116,15 @@ def test_calls_for_several_tables_equal_calls_for_each(workers, agents, halves):
     """Tables 0 to 2 get calls for all of them, and tables 3 to 5 a call each, with the same ids.  The rows of tables 1
     and 2 have segments at times.
     """
-    widths, steps = (1, 3, 4), 5
+    widths, steps, dtype = (1, 3, 4), 5, np.float32 if halves else np.float64
     with hosts(workers, agents) as job:
         for number in range(6):
-            job.dynamic_table(number, widths[number % 3], [part % len(job.agents) for part in range(number % 3 + 1)],
-                              'float32' if halves else 'float64', row_format=int(halves), first=('uniform', 0.5),
-                              seed=number % 3)
+            job.dynamic_table(number, widths[number % 3], job.owners(number % 3 + 1), dtype=dtype,
+                              row_format=int(halves), first=('uniform', 0.5), seed=number % 3)
             job.rule(number, SGD, lr=0.5)
 
         def train(worker):
             random = np.random.RandomState(worker)
-            dtype = np.float32 if halves else np.float64
             for _ in range(steps):
                 ids = [random.choice(KEYS, random.randint(0, 40)) for _ in widths]
                 keyed = [KeyedRows(keys, positions, np.full((len(positions), width), np.nan, dtype))
@@ -167,14 +134,13 @@ def test_calls_for_several_tables_equal_calls_for_each(workers, agents, halves):
                         keyed[number] = keyed[number]._replace(
                             rows=np.full((6, widths[number]), np.nan, dtype),
                             segments=draw_segments(random, len(keyed[number].positions), 6, dtype))
-                completion = deliver_tables(job, worker, range(3), keyed)
-                assert completion.done.wait(LIMIT_MS / 1000)
+                job.deliver_tables(worker, range(3), keyed).wait()
                 for number, part in enumerate(keyed):
                     rows = job.pull(worker, 3 + number, part.keys)
                     np.testing.assert_array_equal(part.rows, expected_rows(part, rows))
                 gradients = [part._replace(rows=random.standard_normal(part.rows.shape).astype(dtype))
                              for part in keyed]
-                assert push_tables(job, worker, range(3), gradients) == 3
+                assert job.push_tables(worker, range(3), gradients) == 3
                 for number, part in enumerate(gradients):
                     assert job.push(worker, 3 + number, part.keys, part.sums())
             return [job.pull(worker, number, KEYS) for number in range(6)]
@@ -190,16 +156,16 @@ def test_a_push_waits_for_deliveries_and_earlier_pushes():
             job.rule(number, SGD, lr=-1.0)
         keys, positions = np.array([5, 9]), np.array([1, 0, 1], np.int32)
         gradients = [KeyedRows(keys, positions, np.array([[1], [2], [4]], np.float32))] * 2
-        assert push_tables(job, 0, [0, 1], gradients) == 2
+        assert job.push_tables(0, [0, 1], gradients) == 2
         # Worker 1 has not pushed, so neither the next push nor the rows can come.
-        assert push_tables(job, 0, [0, 1], gradients, 100) == 0
+        assert job.push_tables(0, [0, 1], gradients, 100) == 0
         assert job.push(1, 0, [5], [[10]])
         assert job.pull(0, 0, [5, 9]).tolist() == [[12], [5]]
         rows = [KeyedRows(keys, positions, np.zeros((3, 1), np.float32)) for _ in range(2)]
-        completion = deliver_tables(job, 0, [0, 1], rows)
-        assert push_tables(job, 0, [0, 1], gradients, 100) <= 1 and not completion.done.is_set()
-        assert job.push(1, 1, [], np.empty((0, 1)))
-        assert completion.done.wait(LIMIT_MS / 1000)
+        completion = job.deliver_tables(0, [0, 1], rows)
+        assert job.push_tables(0, [0, 1], gradients, 100) <= 1 and not completion.done.is_set()
+        assert job.push(1, 1, [], [])
+        completion.wait()
         assert rows[1].rows.tolist() == [[5], [2], [5]]
 
 
@@ -214,12 +180,11 @@ def test_calls_with_malformed_rows_do_nothing():
                              (KeyedRows(np.arange(4), None, np.ones((4, 1), np.float32)), 'keys are too many'),
                              (KeyedRows(np.arange(2), None, ones), '3 rows for 2 ids'),
                              (KeyedRows(np.arange(2), np.array([0, 1, -1], np.int32), ones), 'none of 2 ids')]:
-            with pytest.raises(JobError, match=message):
-                push_tables(job, 0, [0, 1], [good, bad])
-            with pytest.raises(JobError, match=message):
-                deliver_tables(job, 0, [0, 1], [good, bad])
+            for call in (job.push_tables, job.deliver_tables):
+                with pytest.raises(JobError, match=message):
+                    call(0, [0, 1], [good, bad])
         with pytest.raises(JobError, match='no table has number 7'):
-            push_tables(job, 0, [0, 7], [good, good])
+            job.push_tables(0, [0, 7], [good, good])
         assert not job.pull(0, 0, [0, 1, 2]).any()
-        assert push_tables(job, 0, [0, 1], [good, good]) == 2
+        assert job.push_tables(0, [0, 1], [good, good]) == 2
         assert job.pull(0, 0, [0, 1, 2]).tolist() == [[1], [1], [1]]

@@ -1,5 +1,5 @@
 """The receive windows of agents, which let connections share a link evenly, and the thresholds of wake-ups, in jobs;
-``receive_windows.cc`` tests their sizes.
+``network_parts.cc`` tests their sizes.
 """
 import socket
 import threading
@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from .hosts import LIMIT_MS, Hosts
+from .hosts import Hosts, hosts, wait_until
 
 pytestmark = pytest.mark.both_pythons
 
@@ -46,74 +46,56 @@ class TcpHosts(Hosts):
             sock.close()
 
 
-@pytest.fixture
-def make_job():
-    """Return a function that creates a job with connections of TCP; at the end no agent may have failed."""
-    jobs = []
-
-    def make(*shape):
-        jobs.append(TcpHosts(*shape))
-        return jobs[-1]
-    yield make
-    for job in jobs:
-        job.close()
-        assert job.failures == []
-
-
 def sum_slowly(job, sums):
     """Sum a small array, at less than a megabyte a second."""
     time.sleep(0.005)
     assert all((total == len(sums)).all() for total in job.everywhere(lambda worker: sums[worker].run(np.ones(1000))))
 
 
-@pytest.mark.timeout(60)
-def test_agents_with_several_connections_limit_their_windows(make_job):
-    job = make_job([1, 1, 1], [1, 1, 1])
-    sums = job.allreduce(3, 'float32', 1000)
-    deadline = time.monotonic() + LIMIT_MS / 1000
-    while any(limit != SMALLEST for limit in job.limits()):
-        assert time.monotonic() < deadline
-        sum_slowly(job, sums)
-    large = job.allreduce(4, 'float32', 10**6)  # many times the window
-    assert all((total == 3).all() for total in job.everywhere(lambda worker: large[worker].run(np.ones(10**6))))
+def test_agents_with_several_connections_limit_their_windows():
+    with hosts([1, 1, 1], [1, 1, 1], kind=TcpHosts) as job:
+        sums = job.allreduce(3, 'float32', 1000)
+
+        def all_are_smallest():
+            sum_slowly(job, sums)
+            return set(job.limits()) == {SMALLEST}
+        wait_until(all_are_smallest)
+        large = job.allreduce(4, 'float32', 10**6)  # many times the window
+        assert all((total == 3).all() for total in job.everywhere(lambda worker: large[worker].run(np.ones(10**6))))
 
 
-@pytest.mark.timeout(60)
-def test_agents_with_one_connection_have_no_limit(make_job):
-    job = make_job([1, 1], [1, 1])
-    before = job.limits()
-    sums = job.allreduce(3, 'float32', 1000)
-    ends = time.monotonic() + 0.3  # several times the time of a measurement
-    while time.monotonic() < ends:
-        sum_slowly(job, sums)
-    assert all(limit >= at_first for limit, at_first in zip(job.limits(), before))
+def test_agents_with_one_connection_have_no_limit():
+    with hosts([1, 1], [1, 1], kind=TcpHosts) as job:
+        before = job.limits()
+        sums = job.allreduce(3, 'float32', 1000)
+        ends = time.monotonic() + 0.3  # several times the time of a measurement
+        while time.monotonic() < ends:
+            sum_slowly(job, sums)
+        assert all(limit >= at_first for limit, at_first in zip(job.limits(), before))
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize('hosts', [2, 3])
-def test_agents_wake_at_a_threshold_or_the_end(make_job, hosts):
-    count = 2 * 10**6
-    job = make_job([1] * hosts, [1] * hosts)
-    sums = job.allreduce(3, 'float32', count)
-    low_waters, ended = set(), threading.Event()
+@pytest.mark.parametrize('count', [2, 3])
+def test_agents_wake_at_a_threshold_or_the_end(count):
+    with hosts([1] * count, [1] * count, kind=TcpHosts) as job:
+        sums = job.allreduce(3, 'float32', 2 * 10**6)
+        low_waters, ended = set(), threading.Event()
 
-    def sample():
-        while not ended.wait(0.001):
-            low_waters.update(job.low_waters())
+        def sample():
+            while not ended.wait(0.001):
+                low_waters.update(job.low_waters())
 
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    try:
-        deadline = time.monotonic() + LIMIT_MS / 1000
-        while max(low_waters, default=1) == 1:
-            assert time.monotonic() < deadline
-            totals = job.everywhere(lambda worker: sums[worker].run(np.ones(count)))
-            assert all((total == hosts).all() for total in totals)
-    finally:
-        ended.set()
-        sampler.join()
-    assert max(low_waters) <= LARGEST_THRESHOLD
-    assert any(sock.getsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT) > 1 << 15 for sock in job.sockets)
-    while any(low_water != 1 for low_water in job.low_waters()):  # nothing is under way: any byte is news
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+        def has_a_threshold():
+            totals = job.everywhere(lambda worker: sums[worker].run(np.ones(2 * 10**6)))
+            assert all((total == count).all() for total in totals)
+            return max(low_waters, default=1) > 1
+
+        sampler = threading.Thread(target=sample)
+        sampler.start()
+        try:
+            wait_until(has_a_threshold)
+        finally:
+            ended.set()
+            sampler.join()
+        assert max(low_waters) <= LARGEST_THRESHOLD
+        assert any(sock.getsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT) > 1 << 15 for sock in job.sockets)
+        wait_until(lambda: set(job.low_waters()) == {1})  # nothing is under way: any byte is news

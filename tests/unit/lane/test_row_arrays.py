@@ -2,7 +2,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings as hypothesis_settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mxhybrid.kernels import library
 from mxhybrid.lane.row_arrays import FEW_IDS, read_few_ids, read_few_rows
@@ -10,17 +10,23 @@ from mxhybrid.native.arrays import make_row_sparse
 
 pytestmark = pytest.mark.both_pythons
 
-fast = hypothesis_settings(max_examples=60, deadline=None)
-ID_DTYPES = ('int32', 'int64', 'float32', 'float64')
-
 
 def dense(values, dtype):
     return mx.nd.array(np.array(values), dtype=dtype, ctx=mx.cpu())
 
 
-@fast
+def sparse(ids, value=1.0):
+    """Return rows of one value of an array of shape (10, 2)."""
+    return make_row_sparse(np.array(ids), np.full((len(ids), 2), value, 'float32'), (10, 2))
+
+
+def read(array, rows=10, width=2, dtype='float32', most=4):
+    return read_few_rows(array, rows, width, np.dtype(dtype), most)
+
+
+@settings(max_examples=60)
 @given(st.lists(st.integers(-1, 40), min_size=1, max_size=60), st.integers(1, 40) | st.just(1 << 30),
-       st.sampled_from(ID_DTYPES))
+       st.sampled_from(['int32', 'int64', 'float32', 'float64']))
 def test_ids_are_those_of_numpy(ids, rows, dtype):
     read_ids = read_few_ids(dense(ids, dtype), rows)
     if min(ids) < 0 or max(ids) >= rows:
@@ -55,7 +61,7 @@ def test_ids_of_any_shape_that_are_still_being_computed():
 def test_rows_are_those_of_the_array(shape, dtype):
     ids, width = np.array([0, 7, 29]), int(np.prod(shape[1:]))
     rows = np.arange(3 * width).reshape(3, width).astype(dtype)
-    found, values = read_few_rows(make_row_sparse(ids, rows, shape), 30, width, np.dtype(dtype), 3)
+    found, values = read(make_row_sparse(ids, rows, shape), 30, width, dtype, 3)
     np.testing.assert_array_equal(found, ids)
     assert values.dtype == dtype
     np.testing.assert_array_equal(values, rows)
@@ -64,35 +70,33 @@ def test_rows_are_those_of_the_array(shape, dtype):
 def test_no_rows():
     for array in (mx.nd.sparse.zeros('row_sparse', (9, 2), ctx=mx.cpu()),
                   make_row_sparse(np.empty(0, np.int64), np.empty((0, 2), 'float32'), (9, 2))):
-        found = read_few_rows(array, 9, 2, np.dtype('float32'), 4)
+        found = read(array, 9)
         assert found is None or (found[0].shape, found[1].shape) == ((0,), (0, 2))
 
 
-def test_unusual_gradients_are_left_to_the_general_path():
-    def of(ids, rows=10, width=2, dtype='float32', most=4):
-        array = make_row_sparse(np.array(ids), np.ones((len(ids), 2), 'float32'), (10, 2))
-        return read_few_rows(array, rows, width, np.dtype(dtype), most)
+@pytest.mark.parametrize('ids, options', [
+    ([2, 1], {}), ([1, 1], {}), ([-1, 1], {}), ([1, 10], {}), ([1, 2, 3, 4, 5], {}), ([1], {'rows': 9}),
+    ([1], {'width': 1}), ([1], {'dtype': 'float64'}), ([1], {'dtype': 'int32'}), ([1], {'most': 0}),
+    ([1], {'most': 1 << 30})])
+def test_unusual_gradients_are_left_to_the_general_path(ids, options):
+    assert read(sparse(ids), **options) is None
 
-    assert of([1, 2])[0].tolist() == [1, 2]
-    for wrong in (of([2, 1]), of([1, 1]), of([-1, 1]), of([1, 10]), of([1, 2, 3, 4, 5]), of([1], rows=9),
-                  of([1], width=1), of([1], dtype='float64'), of([1], dtype='int32'), of([1], most=0),
-                  of([1], most=1 << 30)):
-        assert wrong is None
-    assert read_few_rows(mx.nd.ones((10, 2), ctx=mx.cpu()), 10, 2, np.dtype('float32'), 10) is None
+
+def test_usual_and_dense_gradients():
+    assert read(sparse([1, 2]))[0].tolist() == [1, 2]
+    assert read(mx.nd.ones((10, 2), ctx=mx.cpu()), most=10) is None
 
 
 def test_result_is_not_changed_by_the_next_call():
-    ones = make_row_sparse(np.array([1]), np.ones((1, 2), 'float32'), (10, 2))
-    first = read_few_rows(ones, 10, 2, np.dtype('float32'), 4)
-    zeros = make_row_sparse(np.array([2]), np.zeros((1, 2), 'float32'), (10, 2))
-    read_few_rows(zeros, 10, 2, np.dtype('float32'), 4)
+    first = read(sparse([1]))
+    read(sparse([2], 0.0))
     assert first[0].tolist() == [1] and first[1].tolist() == [[1, 1]]
 
 
 def test_with_numpy_shape_semantics():
-    array = make_row_sparse(np.array([1]), np.ones((1, 2), 'float32'), (10, 2))
+    array = sparse([1])
     with mx.util.np_shape(True):
-        found = read_few_rows(array, 10, 2, np.dtype('float32'), 4)
+        found = read(array)
         assert found is None or found[0].tolist() == [1]
         assert read_few_ids(dense([3, 1], 'int64'), 9).tolist() == [1, 3]
 
@@ -101,5 +105,4 @@ def test_general_path_is_used_without_the_library(monkeypatch):
     monkeypatch.setattr('mxhybrid.lane.row_arrays.compiled', lambda: None)
     assert library.compiled() is not None
     assert read_few_ids(dense([1], 'int64'), 9) is None
-    ones = make_row_sparse(np.array([1]), np.ones((1, 2), 'float32'), (10, 2))
-    assert read_few_rows(ones, 10, 2, np.dtype('float32'), 4) is None
+    assert read(sparse([1])) is None

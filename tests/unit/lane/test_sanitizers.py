@@ -15,6 +15,9 @@ import mxhybrid
 from ...helpers import object_files
 from ...helpers.turns import slow
 
+#: The compiler alone takes 15 s, and more than a minute while other tests run.
+pytestmark = pytest.mark.timeout(600)
+
 #: The folders of the compiled library.
 ROOMS = [pathlib.Path(mxhybrid.__file__).parent / room / 'src' for room in ('kernels', 'row_store', 'lane')]
 HERE = pathlib.Path(__file__).parent
@@ -84,15 +87,13 @@ def output_with(source, parts, sanitizer, folder, *arguments):
     return output_of([*before, program, *arguments], env=options)
 
 
-@pytest.mark.timeout(600)  # the compiler alone takes 15 s, and more than a minute while other tests run
 @pytest.mark.parametrize('sanitizer, mode', [('address,undefined', 'processes'), ('thread', 'threads'),
                                             slow('address,undefined', 'threads')])
 @pytest.mark.parametrize('steps', [10, slow(40)])
 def test_random_jobs_are_clean(tmp_path, parts, sanitizer, mode, steps):
-    assert output_with('stress.cc', parts, sanitizer, tmp_path, steps, mode) == 'all rows are right\n'
+    output_with('stress.cc', parts, sanitizer, tmp_path, steps, mode)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize('more', [0, slow(1)])
 def test_memory_orders_suffice_for_all_interleavings(tmp_path, parts, more):
     """The model checker also requires that mutants with weaker orders fail."""
@@ -102,7 +103,6 @@ def test_memory_orders_suffice_for_all_interleavings(tmp_path, parts, more):
     output_of([program, more])
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize('programs', [3000, slow(30000)])
 def test_malicious_messages_do_no_harm(tmp_path, parts, programs):
     output = output_with('fuzz_messages.cc', parts, 'address,undefined', tmp_path, programs)
@@ -111,21 +111,11 @@ def test_malicious_messages_do_no_harm(tmp_path, parts, programs):
     assert 0.3 * programs < refused < 0.9 * programs
 
 
-@pytest.mark.timeout(600)
-def test_truncated_or_changed_arrays_do_no_harm(tmp_path, parts):
-    assert output_with('fuzz_row_arrays.cc', parts, 'address,undefined', tmp_path) == 'all ids and rows are right\n'
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize('part', ['allreduce_rounds', 'array_streams', 'fragment_plans', 'receive_windows',
-                                  'record_log', 'request_views'])
+@pytest.mark.parametrize('part', ['agent_parts', 'array_streams', 'fuzz_row_arrays', 'network_parts', 'record_log'])
 def test_a_part_alone_is_right(tmp_path, parts, part):
-    output = output_with(part + '.cc', parts, 'address,undefined', tmp_path, tmp_path)
-    assert re.fullmatch(r'all \w+ are right\n', output)
+    output_with(part + '.cc', parts, 'address,undefined', tmp_path, tmp_path)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize('programs', [60, slow(1000)])
 def test_random_programs_of_row_stores_are_clean(tmp_path, parts, programs):
-    output = output_with('stress_row_store.cc', parts, 'address,undefined', tmp_path, programs, tmp_path)
-    assert output == 'all rows are right\n'
+    output_with('stress_row_store.cc', parts, 'address,undefined', tmp_path, programs, tmp_path)

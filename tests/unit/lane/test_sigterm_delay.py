@@ -9,6 +9,8 @@ import pytest
 
 from mxhybrid.lane import library
 
+pytestmark = pytest.mark.both_pythons
+
 #: Delays SIGTERM by its first argument, runs its second one, and waits.
 PROGRAM = """
 import os, signal, subprocess, sys, threading, time
@@ -40,7 +42,6 @@ def run(delay_s, code, signals=1):
     return [line.strip() for line in lines], process.returncode, began
 
 
-@pytest.mark.both_pythons
 def test_other_threads_go_on_for_a_while():
     code = """
 assert delay() == 1
@@ -55,13 +56,11 @@ threading.Thread(target=write, daemon=True).start()
     assert status == -signal.SIGTERM and time.monotonic() >= began + 1.5
 
 
-@pytest.mark.both_pythons
 def test_a_second_signal_ends_at_once():
     lines, status, _ = run(60, 'assert delay() == 1', signals=2)
     assert lines == ['ready'] and status == -signal.SIGTERM
 
 
-@pytest.mark.both_pythons
 @pytest.mark.parametrize('child', ['os.fork() or time.sleep(60)', "subprocess.Popen(['sleep', '60']).pid"])
 def test_children_end_at_once(child):
     lines, status, _ = run(0.1, """
@@ -74,7 +73,6 @@ print(os.waitpid(pid, 0)[1], flush=True)
     assert lines[0] == str(int(signal.SIGTERM)) and status == -signal.SIGTERM
 
 
-@pytest.mark.both_pythons
 @pytest.mark.parametrize('before', [True, False])
 def test_a_handler_of_the_script_is_kept(before):
     calls = ["signal.signal(signal.SIGTERM, lambda *_: (print('handled', flush=True), os._exit(3)))",

@@ -2,6 +2,7 @@
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import mxnet as mx
 import numpy as np
@@ -16,7 +17,7 @@ from mxhybrid.parallel.redistribution.socket_transport import SocketTransport
 from mxhybrid.parallel.sharding.box import full, split_range
 from mxhybrid.parallel.sharding.layout import Layout, Movement
 
-from .hosts import LIMIT_MS, hosts, lib, start
+from .hosts import LIMIT_MS, hosts, lib, start, wait_for
 
 #: Workers and agents of each host; three workers, so that sums have an order.
 SHAPES = {'host': ([3], [1]), 'two': ([2, 1], [1, 1]), 'three': ([1, 1, 1], [1, 1, 1]), 'agents': ([1, 2], [2, 3])}
@@ -64,20 +65,17 @@ def by_sockets(transports, moves, sources, targets):
     return targets
 
 
-def by_lane(job, moves, sources, targets, times=1):
-    """Return the targets as the lane writes them, after `times` runs with the same memory."""
-    transfers = []
-    for rank, (move, source, target) in enumerate(zip(moves, sources, targets)):
-        dtype = next(array.dtype for array in (*sources, *targets) if array is not None)
-        transfers.append(persistent_transfer_of(Channels(job, rank), move, dtype,
-                                                None if source is None else source.shape,
-                                                None if target is None else target.shape))
-    for _ in range(times):
+def by_lane(job, moves, sources, targets):
+    """Return the targets as the lane writes them, after two runs with the same memory."""
+    dtype = next(array.dtype for array in (*sources, *targets) if array is not None)
+    transfers = [persistent_transfer_of(Channels(job, rank), move, dtype, getattr(source, 'shape', None),
+                                        getattr(target, 'shape', None))
+                 for rank, (move, source, target) in enumerate(zip(moves, sources, targets))]
+    for _ in range(2):
         for target in targets:
             if target is not None:
                 target.view(np.uint8)[...] = 0xaa
-        completions = [start(*arguments) for arguments in zip(transfers, sources, targets)]
-        assert all(run.done.wait(LIMIT_MS / 1000) for run in completions)
+        wait_for(start(*arguments) for arguments in zip(transfers, sources, targets))
     return targets
 
 
@@ -115,7 +113,7 @@ def layouts(draw):
     return Layout(shape, boxes), {rank: box(2) for rank in draw(ranks)}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(layouts(), st.sampled_from(DTYPES), st.booleans(), st.integers(0, 99))
 def test_results_are_those_of_the_socket_transport(job, transports, two, dtype, one_gradient, seed):
     layout, needed = two
@@ -133,20 +131,36 @@ def test_results_are_those_of_the_socket_transport(job, transports, two, dtype, 
     for moves, source_shapes, target_shapes in directions:
         sources = [values(random, shape, dtype) for shape in source_shapes]
         expected = by_sockets(transports, moves, sources, [empty(shape, dtype) for shape in target_shapes])
-        found = by_lane(job, moves, sources, [empty(shape, dtype) for shape in target_shapes], times=2)
+        found = by_lane(job, moves, sources, [empty(shape, dtype) for shape in target_shapes])
         for result, reference in zip(found, expected):
             if reference is not None:
                 assert result.tobytes() == reference.tobytes()
 
 
-def swap(job, count, dtype='float32', adds=False):
+def moves_of(ranks, *movement):
+    """Return the moves of ranks in a movement with a tag of its own."""
+    number = next(_tags)
+    return [Redistribution(number, rank, Movement(*movement)).forward for rank in ranks]
+
+
+def swap(job, count):
     """Return transfers in which each worker sends its whole array to all others, which add the arrays up."""
     whole = dict.fromkeys(range(RANKS), ((0, count),))
-    number = next(_tags)
-    redistributions = [Redistribution(number, rank, Movement(Layout((count,), whole, partial=True), whole, dtype))
-                       for rank in range(RANKS)]
-    return [persistent_transfer_of(Channels(job, rank), redistribution.forward, dtype, (count,), (count,))
-            for rank, redistribution in enumerate(redistributions)]
+    moves = moves_of(range(RANKS), Layout((count,), whole, partial=True), whole, 'float32')
+    return [persistent_transfer_of(Channels(job, rank), move, 'float32', (count,), (count,))
+            for rank, move in enumerate(moves)]
+
+
+def one_way_moves(sender, receiver, count):
+    whole = ((0, count),)
+    return moves_of((sender, receiver), Layout((count,), {sender: whole}), {receiver: whole}, 'f4')
+
+
+def one_way(job, sender, receiver, count):
+    """Return the transfers of two workers, of which one sends its array to the other."""
+    sending, receiving = one_way_moves(sender, receiver, count)
+    return (persistent_transfer_of(Channels(job, sender), sending, 'f4', (count,), None),
+            persistent_transfer_of(Channels(job, receiver), receiving, 'f4', None, (count,)))
 
 
 #: A ring has 256 bytes to 1 MB; a message between hosts has at most 256 KB.
@@ -156,21 +170,10 @@ def test_sizes(job, count):
     for step in range(3):
         sources = [np.random.RandomState([rank, step]).normal(size=count).astype('f4') for rank in range(RANKS)]
         targets = [np.full(count, np.nan, 'f4') for _ in range(RANKS)]
-        completions = [start(*arguments) for arguments in zip(transfers, sources, targets)]
-        assert all(run.done.wait(LIMIT_MS / 1000) for run in completions)
+        wait_for(start(*arguments) for arguments in zip(transfers, sources, targets))
         expected = np.float32(0) + sources[0] + sources[1] + sources[2]
         for target in targets:
             np.testing.assert_array_equal(target, expected)
-
-
-def one_way(job, sender, receiver, count):
-    whole = ((0, count),)
-    number = next(_tags)
-    movement = Movement(Layout((count,), {sender: whole}), {receiver: whole}, 'f4')
-    redistributions = [Redistribution(number, rank, movement)
-                       for rank in (sender, receiver)]
-    return (persistent_transfer_of(Channels(job, sender), redistributions[0].forward, 'f4', (count,), None),
-            persistent_transfer_of(Channels(job, receiver), redistributions[1].forward, 'f4', None, (count,)))
 
 
 @pytest.mark.parametrize('count, fit', [(5, 10), (1000, 2), (100000, 2), (600000, 0)])
@@ -182,9 +185,9 @@ def test_writer_may_be_ahead_by_its_ring(job, receiver, count, fit):
     assert [run.done.is_set() for run in sends] == [step < fit for step in range(12)]
     for step in range(12):
         target = np.full(count, np.nan, 'f4')
-        assert start(receiving, None, target).done.wait(LIMIT_MS / 1000)
+        start(receiving, None, target).wait()
         assert (target == step).all()
-    assert all(run.done.wait(LIMIT_MS / 1000) for run in sends)
+    wait_for(sends)
 
 
 def test_reader_may_start_many_runs_before_the_writer(job):
@@ -193,7 +196,7 @@ def test_reader_may_start_many_runs_before_the_writer(job):
     receives = [start(receiving, None, target) for target in targets]
     assert not any(run.done.wait(0.01) for run in receives)
     sends = [start(sending, np.full(1000, step, 'f4'), None) for step in range(20)]
-    assert all(run.done.wait(LIMIT_MS / 1000) for run in receives + sends)
+    wait_for(receives + sends)
     assert [target[-1] for target in targets] == list(range(20))
 
 
@@ -206,22 +209,19 @@ def test_cancelled_runs_end_without_the_other_worker(job):
     assert [run.done.wait(0.01) for run in runs] == [False, False]
     assert sending.is_under_way and other_receiving.is_under_way
     sending.cancel()
-    assert runs[0].done.wait(LIMIT_MS / 1000)
+    runs[0].wait()
     receiving.cancel()
     for _ in range(2):
         target = np.zeros(600000, 'f4')
-        assert start(receiving, None, target).done.wait(LIMIT_MS / 1000)
+        start(receiving, None, target).wait()
         assert np.isnan(target).all()
     assert not sending.is_under_way and not receiving.is_under_way
-    assert start(other_sending, np.ones(1000, 'f4'), None).done.wait(LIMIT_MS / 1000)
-    assert runs[1].done.wait(LIMIT_MS / 1000)
+    wait_for([start(other_sending, np.ones(1000, 'f4'), None), runs[1]])
 
 
 def test_cancelled_transfers_by_sockets_end_without_the_other_worker(transports):
     """A transfer under way, one that begins later, and one of another tag."""
-    number = next(_tags)
-    moves = [[Redistribution(tag, rank, Movement(Layout((4,), {0: ((0, 4),)}), {1: ((0, 4),)}, 'f4')).forward
-              for rank in range(2)] for tag in (number, next(_tags))]
+    moves = [one_way_moves(0, 1, 4) for _ in range(2)]
     targets, ended = [np.zeros(4, 'f4') for _ in range(3)], [threading.Event() for _ in range(3)]
     transports[1].begin(moves[0][1], None, targets[0], ended[0].set)
     transports[1].begin(moves[1][1], None, targets[1], ended[1].set)
@@ -247,12 +247,12 @@ def test_waiting_data_of_one_tag_blocks_no_other_tag(job):
     for _ in range(3):
         transfers = swap(job, 50000)
         completions = [start(transfer, np.full(50000, rank, 'f4'), np.empty(50000, 'f4'))
-                  for rank, transfer in enumerate(transfers)]
-        assert all(run.done.wait(LIMIT_MS / 1000) for run in completions)
+                       for rank, transfer in enumerate(transfers)]
+        wait_for(completions)
         assert all((run.arrays[1] == 3).all() for run in completions)
     assert not waiting.done.is_set()
     target = np.empty_like(source)
-    assert start(receiving, None, target).done.wait(LIMIT_MS / 1000) and waiting.done.wait(LIMIT_MS / 1000)
+    wait_for([start(receiving, None, target), waiting])
     np.testing.assert_array_equal(target, source)
 
 
@@ -272,10 +272,9 @@ def test_many_tags_in_any_order(job):
             under_way.append((steps[which], start(moves[which][rank], source, np.empty_like(source))))
             steps[which] += 1
         for step, completion in under_way:
-            assert completion.done.wait(LIMIT_MS / 1000)
+            completion.wait()
             assert (completion.arrays[1] == 3 + 3 * step).all()
-        return True
-    assert job.everywhere(run) == [True] * RANKS
+    job.everywhere(run)
 
 
 def test_rings_of_deleted_transfers_are_reused():
@@ -285,8 +284,8 @@ def test_rings_of_deleted_transfers_are_reused():
             for pair in ((0, 1), (1, 0)):
                 sending, receiving = one_way(job, *pair, 500)
                 target = np.zeros(500, 'f4')
-                both = start(sending, np.ones(500, 'f4'), None), start(receiving, None, target)
-                assert all(run.done.wait(LIMIT_MS / 1000) for run in both) and (target == 1).all()
+                wait_for([start(sending, np.ones(500, 'f4'), None), start(receiving, None, target)])
+                assert (target == 1).all()
                 del sending, receiving
 
 
@@ -301,7 +300,7 @@ def test_channel_without_room_is_reported():
 
 def test_second_transfer_with_a_tag_is_refused(job):
     """The reader finds the first ring with a tag, and would never read a second one."""
-    move = Redistribution(next(_tags), 0, Movement(Layout((5,), {0: ((0, 5),)}), {1: ((0, 5),)}, 'f4')).forward
+    move, _ = one_way_moves(0, 1, 5)
     kept = persistent_transfer_of(Channels(job, 0), move, 'f4', (5,), None)
     with pytest.raises(JobError, match='another transfer already has the tag %d' % move.tag):
         persistent_transfer_of(Channels(job, 0), move, 'f4', (5,), None)
@@ -315,20 +314,16 @@ def test_threads_that_create_one_transfer_share_it(job):
             time.sleep(0.2)
             return super().transfer(*args)
 
-    number, count, whole = next(_tags), 1000, ((0, 1000),)
-    sending, receiving = [Redistribution(number, rank, Movement(Layout((count,), {0: whole}), {1: whole}, 'f4')).forward
-                  for rank in (0, 1)]
+    sending, receiving = one_way_moves(0, 1, 1000)
     sender, receiver = LaneTransport(SlowChannels(job, 0)), LaneTransport(SlowChannels(job, 1))
     after = [mx.nd.zeros(1) for _ in range(4)]
-    source, targets = np.full(count, 7, 'f4'), [np.zeros(count, 'f4') for _ in range(2)]
-    threads = [threading.Thread(target=sender.push_views, args=(sending, source, None, [array], 0))
-               for array in after[:2]]
-    threads += [threading.Thread(target=receiver.push_views, args=(receiving, None, target, [array], 0))
-                for array, target in zip(after[2:], targets)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    source, targets = np.full(1000, 7, 'f4'), [np.zeros(1000, 'f4') for _ in range(2)]
+    with ThreadPoolExecutor(4) as threads:
+        calls = [threads.submit(sender.push_views, sending, source, None, [array], 0) for array in after[:2]]
+        calls += [threads.submit(receiver.push_views, receiving, None, target, [array], 0)
+                  for array, target in zip(after[2:], targets)]
+    for call in calls:
+        call.result()
     for array in after:
         array.wait_to_read()
     assert all((target == 7).all() for target in targets)

@@ -16,29 +16,24 @@ def test_callbacks_see_an_array_between_two_writes():
     array = mx.nd.zeros((300, 300))
     order = []
 
-    def write(number):
-        def forward(is_train, req, in_data, out_data, aux):
-            order.append(number)
-        return forward
-
     class Write(mx.operator.CustomOp):
         """An operation of the engine that says when it runs."""
 
         def __init__(self, number):
             super().__init__()
-            self.forward = write(number)
+            self._number = number
+
+        def forward(self, is_train, req, in_data, out_data, aux):
+            order.append(self._number)
 
     @mx.operator.register('mxhybrid_test_write')
     class WriteProp(mx.operator.CustomOpProp):
-        """Declare an operator."""
-
         def __init__(self, number):
             super().__init__(need_top_grad=False)
-            self.number = int(number)
+            self._write = Write(int(number))
 
         def create_operator(self, ctx, shapes, dtypes):
-            """The operation."""
-            return Write(self.number)
+            return self._write
 
     for step in range(5):
         mx.nd.Custom(array, op_type='mxhybrid_test_write', number=step, out=array)
@@ -56,9 +51,6 @@ def test_many_callbacks_on_several_arrays():
         when_ready(array, lambda number=number: seen.append(number), priority=number)
     mx.nd.waitall()
     assert sorted(seen) == list(range(400))
-    for start in range(4):
-        mine = [number for number in seen if number % 4 == start]
-        assert len(mine) == 100
     assert len(_CALLS._waiting) == waiting
 
 

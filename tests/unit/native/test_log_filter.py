@@ -28,6 +28,13 @@ nd.waitall()
 '''
 
 
+def errors_of(script, **variables):
+    """Return the standard error of a script, in a process that imports MXNet quickly."""
+    env = {name: value for name, value in os.environ.items() if name != log_filter.VARIABLE}
+    return subprocess.run([sys.executable, '-c', script], env=dict(env, PYTHONPATH=PYTHON_PATH, **variables),
+                          timeout=60, stderr=subprocess.PIPE, universal_newlines=True, check=True).stderr
+
+
 def update():
     """Update touched rows lazily."""
     rows = nd.ones((2, 2)).tostype('row_sparse')
@@ -57,16 +64,13 @@ def test_lazy_updates_are_not_remarked_on(monkeypatch, capfd):
 
 def test_the_filter_is_silent_if_mxnet_came_first():
     before = 'from mxnet import nd\nnd.reverse(nd.ones((3, 3)).tostype("row_sparse"), axis=1).wait_to_read()\n'
-    script = before + SCRIPT.replace('nd.reverse(rows, axis=1)\nnd.ones((2, 2)).copyto(rows)', '')
-    env = environment()
-    done = subprocess.run([sys.executable, '-c', script], env=env, timeout=60, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, universal_newlines=True, check=True)
+    errors = errors_of(before + SCRIPT.replace('nd.reverse(rows, axis=1)\nnd.ones((2, 2)).copyto(rows)', ''))
     for word in ('utils.h', 'fallback detected', 'operator = reverse', 'MXNET_STORAGE_FALLBACK'):
-        assert done.stderr.count(word) == 1, done.stderr
+        assert errors.count(word) == 1, errors
 
 
 def test_lines_about_copies_appear_in_no_other_thread():
-    script = '''
+    errors = errors_of('''
 import threading
 from mxnet import nd
 from mxhybrid.native import log_filter
@@ -77,11 +81,8 @@ thread = threading.Thread(target=log_filter.suppress_repeated_logs)
 thread.start()
 thread.join()
 nd.waitall()
-'''
-    env = environment()
-    done = subprocess.run([sys.executable, '-c', script], env=env, timeout=60, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, universal_newlines=True, check=True)
-    assert done.stderr.count('Copy from default storage') == 1, done.stderr
+''')
+    assert errors.count('Copy from default storage') == 1, errors
 
 
 def test_users_who_ask_for_the_lines_see_them(monkeypatch, capfd):
@@ -91,21 +92,12 @@ def test_users_who_ask_for_the_lines_see_them(monkeypatch, capfd):
     assert os.environ[log_filter.VARIABLE] == '1'
 
 
-def environment():
-    """Return the environment of a process that imports MXNet quickly, without the variable of the filter."""
-    others = {name: value for name, value in os.environ.items() if name != log_filter.VARIABLE}
-    return dict(others, PYTHONPATH=PYTHON_PATH)
-
-
-@pytest.mark.parametrize('variable, message_count', [(None, 0), ('0', 0), ('1', 2)])
-def test_work_on_copies(variable, message_count):
-    env = environment()
-    if variable is not None:
-        env[log_filter.VARIABLE] = variable
-    done = subprocess.run([sys.executable, '-c', SCRIPT], env=env, timeout=60, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, universal_newlines=True, check=True)
-    assert done.stderr.count('fallback detected') == message_count, done.stderr
-    assert message_count or done.stderr == ''
+@pytest.mark.parametrize('variables, message_count', [({}, 0), ({log_filter.VARIABLE: '0'}, 0),
+                                                      ({log_filter.VARIABLE: '1'}, 2)])
+def test_work_on_copies(variables, message_count):
+    errors = errors_of(SCRIPT, **variables)
+    assert errors.count('fallback detected') == message_count, errors
+    assert message_count or errors == ''
 
 
 def test_lines_that_other_threads_write_meanwhile_are_kept(capfd):

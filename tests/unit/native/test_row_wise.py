@@ -16,6 +16,7 @@ from mxhybrid.native.row_wise import is_marked
 from mxhybrid.routes.on_demand_rows import unsupported_reason
 from mxhybrid.servers.row_wise_check import check_row_wise
 
+from ...helpers.keyed_values import problem
 from ...helpers.tables import COMMON, ROWS, WIDTH, Table, Whole, equal, merged_gradients, recut, start_values
 
 pytestmark = pytest.mark.both_pythons
@@ -139,10 +140,9 @@ def test_a_class_that_servers_cannot_find_is_refused():
         kind = marked()
         for name, value in change.items():
             setattr(kind, name, value)
-        with pytest.raises(InputError) as caught:
-            check_for_table(kind(), 'words', 'float32', 0.0)
-        assert 'words' in str(caught.value)
-        return str(caught.value)
+        text = problem(check_for_table, kind(), 'words', 'float32', 0.0)
+        assert 'words' in text
+        return text
 
     check_for_table(marked()(), 'words', 'float32', 0.0)
     assert 'script itself' in refusal({'__module__': '__main__'})
@@ -180,9 +180,8 @@ def test_attributes_travel_as_they_are():
 def test_other_attributes_are_refused_by_name(value, word):
     optimizer = Plain()
     optimizer.things = value
-    with pytest.raises(InputError) as caught:
-        check_for_table(optimizer, 'words', 'float32', 0.0)
-    assert 'things' in str(caught.value) and 'type %s.' % word in str(caught.value)
+    text = problem(check_for_table, optimizer, 'words', 'float32', 0.0)
+    assert 'things' in text and 'type %s.' % word in text
 
 
 # ------------------------------------------------------------------------------------------ the check
@@ -213,9 +212,7 @@ def once(self, index, weight, grad, state):
     ({'create_state': lambda self, index, weight: mx.nd.zeros(weight.shape, dtype='float64')}, ['float64', 'float32']),
 ], ids=lambda value: str(list(value)[0]) if isinstance(value, dict) else None)
 def test_classes_that_fail_on_servers_are_found(members, words):
-    with pytest.raises(InputError) as caught:
-        check_row_wise(marked(**members)(), 'words', (50, 3), 'float32')
-    text = str(caught.value)
+    text = problem(check_row_wise, marked(**members)(), 'words', (50, 3), 'float32')
     assert not [word for word in ["'made'", 'words'] + words if word not in text], text
 
 

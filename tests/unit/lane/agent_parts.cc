@@ -1,27 +1,18 @@
-// Views of row requests in memory that this program writes as workers do.
-#include <cstdio>
-#include <cstdlib>
-#include <random>
+// Parts of an agent alone: views of row requests, in memory that this program writes as workers do, and rounds of
+// allreduces.
+#include <algorithm>
 #include <stdexcept>
 #include <type_traits>
 #include <vector>
 
+#include "agent/allreduce_round.h"
 #include "agent/request_view.h"
+#include "check.h"
 #include "store/keys.h"
 
 using namespace lane;
 
 namespace {
-
-std::mt19937 engine(5);
-
-uint32_t random_below(uint32_t end) { return std::uniform_int_distribution<uint32_t>(0, end - 1)(engine); }
-
-void check(bool condition, const char* what) {
-  if (condition) return;
-  std::printf("%s\n", what);
-  std::exit(1);
-}
 
 template <typename Id>
 bool is_refused(const RequestView<Id>& view, uint32_t number) {
@@ -102,6 +93,25 @@ void check_request() {
   bounds[chosen + 1] = end;
 }
 
+using Event = void (AllreduceRound::*)();
+
+/// A round is complete after its last event, and not before, whatever the order of events is.
+void check_round(AllreduceKind kind, uint32_t own_chunks, uint32_t other_chunks) {
+  AllreduceRound round(kind, own_chunks, other_chunks);
+  std::vector<Event> events;
+  const auto add = [&](uint32_t count, Event event) { events.insert(events.end(), count, event); };
+  if (kind != AllreduceKind::kGather) add(own_chunks, &AllreduceRound::chunk_added);
+  add(other_chunks, kind == AllreduceKind::kScatter ? &AllreduceRound::contribution_sent
+                                                    : &AllreduceRound::result_arrived);
+  std::shuffle(events.begin(), events.end(), random_bits);
+  for (const Event event : events) {
+    check(!round.is_complete(), "a round is complete too early");
+    (round.*event)();
+  }
+  check(round.is_complete(), "a round is not complete");
+  check(round.has_results() == (kind != AllreduceKind::kScatter), "a round has other results");
+}
+
 }  // namespace
 
 int main() {
@@ -109,5 +119,9 @@ int main() {
     check_request<int32_t>();
     check_request<int64_t>();
   }
-  std::printf("all requests are right\n");
+  for (const AllreduceKind kind : {AllreduceKind::kSum, AllreduceKind::kScatter, AllreduceKind::kGather}) {
+    for (uint32_t own_chunks = 0; own_chunks < 6; ++own_chunks) {
+      for (uint32_t other_chunks = 0; other_chunks < 6; ++other_chunks) check_round(kind, own_chunks, other_chunks);
+    }
+  }
 }
