@@ -13,29 +13,32 @@ WORKERS = 3
 
 
 def assert_near(expected, actual, case):
-    """Compare arrays, in dicts of dicts: float64 to 1e-10."""
-    if isinstance(expected, dict):
-        assert sorted(expected) == sorted(actual), case
-        for name, values in expected.items():
-            assert_near(values, actual[name], '%s: %s' % (case, name))
-        return
-    tolerance = {'float64': 1e-10, 'float32': 1e-5, 'float16': 2e-3}[actual.dtype.name]
-    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance, err_msg=case)
+    """Compare the arrays of a case: float64 to 1e-10."""
+    assert sorted(expected) == sorted(actual), case
+    for name, values in expected.items():
+        tolerance = {'float64': 1e-10, 'float32': 1e-5, 'float16': 2e-3}[actual[name].dtype.name]
+        np.testing.assert_allclose(actual[name], values, rtol=tolerance, atol=tolerance,
+                                   err_msg='%s: %s' % (case, name))
+
+
+def assert_cases_near(result, least):
+    """Compare all cases, of which there are at least some, on every worker."""
+    for rank, values in result.results.items():
+        assert len(values['expected']) >= least
+        for case, expected in values['expected'].items():
+            assert_near(expected, values['outcomes'][case], 'rank %d, %s' % (rank, case))
 
 
 @pytest.fixture(scope='module')
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp('states')
-    result = run_job(BODY, 'horovodrun', workers=WORKERS, args=[str(folder)], timeout=240).ok()
+    result = run_job(BODY, 'horovodrun', workers=WORKERS, args=[folder], timeout=240).ok()
     assert sorted(result.results) == list(range(WORKERS))
     return result
 
 
 def test_every_case_equals_one_process(results):
-    for rank, values in results.results.items():
-        assert len(values['expected']) > 20
-        for case, expected in values['expected'].items():
-            assert_near(expected, values['outcomes'][case], 'rank %d, %s' % (rank, case))
+    assert_cases_near(results, 29)
 
 
 def test_report_has_the_bytes_of_state(results):
@@ -65,11 +68,8 @@ def test_updates_on_the_store_are_logged_as_unsharded(results):
 
 
 def test_split_networks(tmp_path):
-    result = run_job(BODY, 'launch.py', workers=2, args=['plan', str(tmp_path)], timeout=180).ok()
-    for rank, values in result.results.items():
-        assert len(values['expected']) == 3
-        for case, expected in values['expected'].items():
-            assert_near(expected, values['outcomes'][case], 'rank %d, %s' % (rank, case))
+    result = run_job(BODY, 'launch.py', workers=2, args=['plan', tmp_path], timeout=180).ok()
+    assert_cases_near(result, 3)
 
 
 @pytest.mark.slow

@@ -40,7 +40,6 @@ class TwoHeads(gluon.HybridBlock):
                 self.register_child(head)
 
     def forward(self, x, head):
-        """The output of one of the heads."""
         return self.heads[head](self.body(x))
 
 
@@ -86,10 +85,13 @@ class Training:
             loss = ((self.net(x, *arguments) - y) ** 2).sum()
         loss.backward()
 
+    def step(self, *arguments, **options):
+        self.backward(*arguments)
+        self.trainer.step(BATCH, **options)
+
     def fit(self, steps=STEPS):
         for _ in range(steps):
-            self.backward()
-            self.trainer.step(BATCH)
+            self.step()
             self.trainer.set_learning_rate(self.trainer.learning_rate * 0.8)
         return self
 
@@ -126,7 +128,6 @@ class Products(gluon.HybridBlock):
             self.weight = self.params.get('weight', shape=(3, 5))
 
     def hybrid_forward(self, F, x, weight):
-        """The outputs of samples."""
         return F.broadcast_mul(x.expand_dims(1), weight.expand_dims(0)).sum(axis=2)
 
 
@@ -164,8 +165,7 @@ def unused(store):
     fill(net)
     training = Training(store, net, 'adam')
     for step in range(7):
-        training.backward(step % 3 == 1)
-        training.trainer.step(BATCH, ignore_stale_grad=True)
+        training.step(step % 3 == 1, ignore_stale_grad=True)
     return training.values
 
 
@@ -176,22 +176,15 @@ def stale(store):
     training = Training(store, net)
     for step in range(4):
         training.backward(step == 1)
-        training.backward(step != 1)
-        training.trainer.step(BATCH)
-        training.backward(step == 1)
-        try:
-            training.trainer.step(BATCH)
-            raise AssertionError('MXNet has not refused a stale gradient')
-        except UserWarning:
-            pass
+        training.step(step != 1)
+        assert error_of(training.step, step == 1, kind=UserWarning)  # of MXNet
     return training.values
 
 
 def schedule(store):
     training = Training(store, dense(), lr_scheduler=mx.lr_scheduler.FactorScheduler(step=2, factor=0.5, base_lr=0.1))
     for _ in range(6):
-        training.backward()
-        training.trainer.step(BATCH)
+        training.step()
     return training.values
 
 
@@ -225,8 +218,7 @@ def inference_between(store):
     stretched.add(nn.HybridLambda(lambda F, x: F.reshape(F.tile(x, (1, 3)), (-1, 1, 3, 5))), net)
     training = Training(store, stretched, 'momentum', 'float32', learning_rate=0.002)
     for _ in range(STEPS):
-        training.backward()
-        training.trainer.step(BATCH)
+        training.step()
         stretched(mx.nd.ones((2, 5)))
     return training.values
 
@@ -250,8 +242,9 @@ def files(folder):
     """States and checkpoints go from sharded to other Trainers and back; values and states are those of one process."""
     results, expected = {}, {}
     alone = Training(None, dense(), 'adam').fit()
-    alone.trainer.save_states(folder + '/alone%d' % mxhybrid.create().rank)
-    expected['states'] = states_of(folder + '/alone%d' % mxhybrid.create().rank)
+    states_alone = folder + '/alone%d' % mxhybrid.create().rank
+    alone.trainer.save_states(states_alone)
+    expected['states'] = states_of(states_alone)
     sharded = Training(new_store(), dense(), 'adam').fit()
     sharded.trainer.save_states(folder + '/states')
     sharded.store._barrier()
@@ -285,8 +278,7 @@ def refused():
     for name in REFUSED:
         training = Training(new_store(), dense('float32'), 'sgd', 'float32')
         training.trainer._optimizer = mx.optimizer.create(name)
-        training.backward()
-        said[name] = error_of(training.trainer.step, BATCH)
+        said[name] = error_of(training.step)
     training = Training(new_store(), dense()).fit()
     training.backward()
     said['update'] = error_of(training.trainer.update, BATCH)
@@ -300,9 +292,10 @@ def main():
         return plans(store)
     for name, case in CASES.items():
         expected[name], results[name] = case(None), case(new_store())
-    results['files'], expected['files'] = files(sys.argv[1])
+    for outcomes, found in zip((results, expected), files(sys.argv[1])):
+        outcomes.update({'files: ' + name: arrays for name, arrays in found.items()})
     training = Training(new_store(), dense(), 'adam').fit()
-    left = Training(mxhybrid.create(shard_updates=True), dense())
+    left = Training(new_store(), dense())
     left.trainer._kvstore_params['update_on_kvstore'] = True
     left.fit()
     report(rank, outcomes=results, expected=expected, said=refused(), table=training.store.report(),

@@ -3,11 +3,11 @@
 ``--in-thread`` has threads that end make the first store and train.  Cases in which the script ends are by themselves:
 ``--end NAME``.
 """
-import argparse
 import asyncio
 import atexit
 import code
 import concurrent.futures
+import contextlib
 import gc
 import io
 import multiprocessing
@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 import weakref
+from unittest import mock
 
 import mxnet as mx
 import numpy as np
@@ -26,9 +27,10 @@ from lab.reports import report
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding
-from train import BATCH, LOSS, ROWS, Worker, backward, batches, fill, fit, weights
+from train import BATCH, LOSS, ROWS, Worker, backward, batches, filled, fit, parser_of, weights
 
 import mxhybrid
+from tests.helpers.outcomes import error_of
 
 STEPS = 9
 LIMIT_S = 60
@@ -45,15 +47,13 @@ class Mixed(gluon.Block):
             self.out = nn.Dense(2, in_units=21)
 
     def forward(self, ids):
-        """Concatenate the rows of both tables."""
         parts = [table(ids).reshape((ids.shape[0], -1)) for table in (self.held, self.replicated)]
         return self.out(mx.nd.concat(*parts, dim=1))
 
 
 def make(worker, sparse_weight=True, **options):
     """A filled model and its Trainer."""
-    net = Mixed(sparse_weight)
-    fill(net.collect_params())
+    net = filled(Mixed(sparse_weight))
     return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.3, 'momentum': 0.9},
                               kvstore=worker.store(**options), **options)
 
@@ -82,12 +82,17 @@ def forks(worker):
     _process('fork')
 
 
-def _ended(pid):
+def _status_of_child(act):
+    """Fork a process that calls `act`, which ends it; return its exit status."""
+    pid = os.fork()
+    if not pid:
+        act()
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            return status
+            assert os.WIFEXITED(status), status
+            return os.WEXITSTATUS(status)
         time.sleep(0.005)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -96,42 +101,28 @@ def _ended(pid):
 
 def child_exits(worker):
     """A forked process ends like a script."""
-    pid = os.fork()
-    if not pid:
-        sys.exit(3)
-    assert _ended(pid) == 3 << 8
+    assert _status_of_child(lambda: sys.exit(3)) == 3
 
 
 def child_raises(worker):
     """A forked process ends with an exception that nobody catches."""
-    pid = os.fork()
-    if not pid:
+    def act():
         sys.stderr = io.StringIO()
         raise ValueError('this child fails')
-    assert _ended(pid) == 1 << 8
+    assert _status_of_child(act) == 1
 
 
 def child_computes(worker):
     """A forked process uses MXNet."""
-    pid = os.fork()
-    if not pid:
-        os._exit(int(mx.nd.ones(5).sum().asscalar()))
-    assert _ended(pid) == 5 << 8
+    assert _status_of_child(lambda: os._exit(int(mx.nd.ones(5).sum().asscalar()))) == 5
 
 
 def child_calls_store(worker):
     """A forked process is told that it is no member of the job."""
-    if not worker.hybrid:
-        return
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            worker._first.init('never', mx.nd.zeros(3))
-        except mxhybrid.JobError as error:
-            status = 7 if 'forked from worker %d' % worker.rank in str(error) else 8
-        os._exit(status)
-    assert _ended(pid) == 7 << 8
+    def act():
+        said = error_of(worker._first.init, 'never', mx.nd.zeros(3), kind=mxhybrid.JobError)
+        os._exit(7 if 'forked from worker %d' % worker.rank in said else 8)
+    assert not worker.hybrid or _status_of_child(act) == 7
 
 
 def programs(worker):
@@ -310,15 +301,11 @@ def cells(worker):
     """A console, as a notebook has: an error ends its cell only."""
     names = {'worker': worker, 'make': make, 'fit': fit}
     console = code.InteractiveConsole(names)
-    shown, sys.stderr = sys.stderr, io.StringIO()
-    try:
+    with contextlib.redirect_stderr(io.StringIO()) as shown:
         for line in ('net, trainer = make(worker)', 'first = fit(worker, net, trainer, steps=3)', 'first.nonsense',
                      'result = fit(worker, net, trainer, steps=3, seed=6)'):
             assert not console.push(line)
-        text = sys.stderr.getvalue()
-    finally:
-        sys.stderr = shown
-    assert 'nonsense' in text
+    assert 'nonsense' in shown.getvalue()
     return names['result']
 
 
@@ -335,11 +322,8 @@ def caught(worker):
             continue
         raise AssertionError('nothing was raised')
     if worker.rank == 0:
-        try:
-            with autograd.record():
-                net(mx.nd.ones((2, 2)))
-        except mx.base.MXNetError:
-            pass
+        with contextlib.suppress(mx.base.MXNetError), autograd.record():
+            net(mx.nd.ones((2, 2)))
     return fit(worker, net, trainer, steps=3, seed=6)
 
 
@@ -396,13 +380,9 @@ def renewed(worker):
 
 def mute(worker):
     """Train without standard streams, as in a service."""
-    streams = sys.stdout, sys.stderr, sys.stdin
-    sys.stdout = sys.stderr = sys.stdin = None
-    try:
+    with contextlib.redirect_stdout(None), contextlib.redirect_stderr(None), mock.patch('sys.stdin', None):
         net, trainer = make(worker)
         return fit(worker, net, trainer, steps=STEPS)
-    finally:
-        sys.stdout, sys.stderr, sys.stdin = streams
 
 
 def elsewhere(worker):
@@ -419,12 +399,12 @@ def elsewhere(worker):
         os.chdir(home)
 
 
-CASES = {'forks': around(forks), 'programs': around(programs), 'pictures': around(pictures, 4),
-         'child-computes': around(child_computes, 3), 'child-exits': around(child_exits, 3),
-         'child-raises': around(child_raises, 3), 'child-calls-store': around(child_calls_store, 3)}
-CASES.update({'mid-step': mid_step, 'pools': pools, 'loaders': loaders, 'spawned': spawned, 'in-threads': in_threads,
-              'beside-threads': beside_threads, 'in-event-loop': in_event_loop, 'signals': signals, 'cells': cells,
-              'caught': caught, 'evaluates': evaluates, 'renewed': renewed, 'mute': mute, 'elsewhere': elsewhere})
+CASES = {name: around(act, every) for name, act, every in (
+    ('forks', forks, 1), ('programs', programs, 1), ('pictures', pictures, 4), ('child-computes', child_computes, 3),
+    ('child-exits', child_exits, 3), ('child-raises', child_raises, 3), ('child-calls-store', child_calls_store, 3))}
+CASES.update({function.__name__.replace('_', '-'): function for function in (
+    mid_step, pools, loaders, spawned, in_threads, beside_threads, in_event_loop, signals, cells, caught, evaluates,
+    renewed, mute, elsewhere)})
 
 
 # -- the end -------------------------------------------------------------------------------------------------------
@@ -457,27 +437,21 @@ def end(worker, how):
 
 
 def main():
-    """Run the cases."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--kvstore', default='hybrid')
-    parser.add_argument('--cases', default=','.join(CASES))
+    parser = parser_of(CASES)
     parser.add_argument('--in-thread', action='store_true')
     parser.add_argument('--end')
     arguments = parser.parse_args()
     if arguments.end:
         atexit.register(lambda: report(int(os.environ.get('HOROVOD_RANK', os.environ.get('DMLC_TASK_ID', 0))),
                                        last='here'))
-        end(Worker(arguments.kvstore, None), arguments.end)
+        end(Worker(arguments.kvstore), arguments.end)
         return
-    made = []
-
-    run = in_a_thread if arguments.in_thread else lambda what, *args: what(*args)
-    run(lambda: made.append(Worker(arguments.kvstore, None)))
-    worker, = made
-    for name in arguments.cases.split(','):
-        before = time.monotonic()
+    run = in_a_thread if arguments.in_thread else lambda function, *args: function(*args)
+    worker = run(Worker, arguments.kvstore)
+    for name in arguments.cases:
+        began = time.monotonic()
         report(worker.rank, **{name: run(CASES[name], worker)})
-        print('case %s: %.1f s' % (name, time.monotonic() - before), flush=True)
+        print('case %s: %.1f s' % (name, time.monotonic() - began), flush=True)
     report(worker.rank, seen=(worker.rank, worker.size))
 
 
