@@ -24,7 +24,7 @@ FEW = ['moved-anchored', 'saved-heavyball', 'resumed-anchored', 'changed-heavyba
 @pytest.fixture(scope='module')
 def expected(tmp_path_factory):
     """MXNet alone."""
-    return comparing.reference(BODY, '--cases', ','.join(CASES), '--directory', str(tmp_path_factory.mktemp('alone')))
+    return comparing.reference(BODY, '--cases', ','.join(CASES), '--directory', tmp_path_factory.mktemp('alone'))
 
 
 def sums(workers):
@@ -39,8 +39,8 @@ def sums(workers):
 @pytest.mark.parametrize('launcher, workers, servers, partitions, cases', [
     ('horovodrun', 2, 2, 3, CASES), ('launch.py', 3, 2, None, FEW)])
 def test_equals_one_process(expected, tmp_path, launcher, workers, servers, partitions, cases):
-    args = ['--directory', str(tmp_path), '--cases', ','.join(cases + ['tested'])]
-    args += ['--partitions', str(partitions)] if partitions else []
+    args = ['--directory', tmp_path, '--cases', ','.join(cases + ['tested'])]
+    args += ['--partitions', partitions] if partitions else []
     result = run_job(BODY, launcher, workers=workers, servers=servers, args=args, env=PATH, timeout=200).ok()
     wanted = dict({case: expected[case] for case in cases}, tested=sums(workers))
     comparing.assert_cases(wanted, result, workers)

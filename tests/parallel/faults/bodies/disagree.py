@@ -9,10 +9,12 @@ import time
 
 import mxnet as mx
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 
 import mxhybrid
+from tests.helpers.outcomes import error_of
+from tests.helpers.training_steps import make_step
 
 
 def make_stores(case, odd):
@@ -51,11 +53,7 @@ def run(case, odd):
     net = network(case, odd)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', kvstore='hybrid')
     for step in range(3 if case == 'steps' and odd else 2):
-        with autograd.record():
-            loss = net(mx.nd.ones((1, 4))).sum()
-        loss.backward()
-        trainer.step(1)
-        loss.asscalar()
+        make_step(trainer, 1, net, mx.nd.ones((1, 4))).asscalar()
         print('%s: step %d' % (case, step), flush=True)
 
 
@@ -63,11 +61,8 @@ def main():
     rank = int(os.environ['HOROVOD_RANK'])
     *caught, last = sys.argv[1:]
     for case in caught:
-        began, said = time.monotonic(), 'nothing was refused'
-        try:
-            run(case, rank == 1)
-        except mxhybrid.HybridError as error:
-            said = str(error)
+        began = time.monotonic()
+        said = error_of(run, case, rank == 1)
         report(rank, **{case: said, case + ' seconds': time.monotonic() - began})
     run(last, rank == 1)
 

@@ -13,6 +13,7 @@ from mxnet import autograd, gluon
 
 import mxhybrid
 from mxhybrid.checkpoint import dynamic_tables
+from mxhybrid.servers import dynamic_table
 from tests.helpers.outcomes import error_of
 
 ROWS, BATCH, SAVED_AT, STEPS = 1 << 40, 24, 5, 9
@@ -41,13 +42,15 @@ class Net(gluon.Block):
         return (self.items(items) * self.users(items * 5 - 7)).sum(axis=1)
 
 
+store = mx.kv.create('hybrid')
+
+
 class Training:
     """A net, its Trainer, and this worker's part of joint batches."""
 
-    def __init__(self, worker, case, seed, width=4):
+    def __init__(self, case, seed, width=4):
         optimizer, settings, self.dtype, options = CASES[case]
-        self.worker = worker
-        mx.random.seed(seed + worker['rank'])
+        mx.random.seed(seed + store.rank)
         self.net = Net(self.dtype, width, **options)
         self.net.initialize()
         self.trainer = gluon.Trainer(self.net.collect_params(), optimizer, dict(settings), kvstore='hybrid',
@@ -58,42 +61,39 @@ class Training:
             random = np.random.RandomState(step)
             items = random.randint(0, 60, BATCH) * (ROWS // 64)
             target = random.standard_normal(BATCH)
-            mine = range(self.worker['rank'], BATCH, self.worker['size'])
+            mine = range(store.rank, BATCH, store.num_workers)
             with autograd.record():
-                error = self.net(items[mine]) - mx.nd.array(target[mine], dtype=self.dtype)
-                loss = (error ** 2).sum()
+                loss = ((self.net(items[mine]) - mx.nd.array(target[mine], dtype=self.dtype)) ** 2).sum()
             loss.backward()
             self.trainer.step(BATCH)
             if step == 3:
                 self.net.bias.set_data(self.net.bias.data())  # renews a store that updates; tables keep their state
+        return self
 
     def values(self):
         ids = np.arange(64) * (ROWS // 64)
         return np.concatenate([self.net.items(ids).asnumpy(), self.net.users(ids * 5 - 7).asnumpy()])
 
 
-def save(worker, directory, case):
-    training = Training(worker, case, 17)
-    training.fit(0, 2)
-    training_path = os.path.join(directory, case)
-    for step in (2, 4, SAVED_AT):
-        training.fit(max(0, {4: 2, SAVED_AT: 4}.get(step, 2)), step)
-        mxhybrid.checkpoint.save(training_path, training.net, training.trainer, step, extra=case, delta=True)
-    training.fit(SAVED_AT, STEPS)
-    return training.values()
+def save(directory, case):
+    training = Training(case, 17)
+    for begin, end in ((0, 2), (2, 4), (4, SAVED_AT)):
+        training.fit(begin, end)
+        mxhybrid.checkpoint.save(os.path.join(directory, case), training.net, training.trainer, end, extra=case,
+                                 delta=True)
+    return training.fit(SAVED_AT, STEPS).values()
 
 
-def resume(worker, directory, case):
-    training = Training(worker, case, 99)
+def resume(directory, case):
+    training = Training(case, 99)
     checkpoint = mxhybrid.checkpoint.load(os.path.join(directory, case), training.net, training.trainer)
     assert (checkpoint.step, checkpoint.extra) == (SAVED_AT, case)
-    training.fit(SAVED_AT, STEPS)
-    return training.values()
+    return training.fit(SAVED_AT, STEPS).values()
 
 
-def refused(worker, directory):
+def refused(directory):
     """Return the errors of a load into tables of another width, and of a save that servers cannot make."""
-    training = Training(worker, 'adam', 99, width=5)
+    training = Training('adam', 99, width=5)
     model = training.net, training.trainer
     errors = [error_of(mxhybrid.checkpoint.load, os.path.join(directory, 'adam'), *model)]
     training.fit(0, 1)
@@ -102,14 +102,19 @@ def refused(worker, directory):
     return errors
 
 
-def imported(worker):
+def imported():
     """Return imported rows, as all workers read them; the table is initialised again between two imports."""
-    training = Training(worker, 'adam', 99)
-    rows = np.random.RandomState(0).standard_normal((50, 4)) if worker['rank'] == 0 else np.zeros((0, 4))
-    mxhybrid.checkpoint.import_rows(training.net.items, None, -rows)
-    training.net.items.initialize(force_reinit=True)
-    mxhybrid.checkpoint.import_rows(training.net.items, None, rows)
-    return training.net.items(np.arange(50)).asnumpy()
+    training = Training('adam', 99)
+    items = training.net.items
+    rows = np.random.RandomState(0).standard_normal((50, 4)) if store.rank == 0 else np.zeros((0, 4))
+    mxhybrid.checkpoint.import_rows(items, None, -rows)
+    items.initialize(force_reinit=True)
+    mxhybrid.checkpoint.import_rows(items, None, rows)
+    return items(np.arange(50)).asnumpy()
+
+
+def full(*_):
+    raise mxhybrid.CheckpointError('cannot write rows of a dynamic table')
 
 
 def main():
@@ -118,21 +123,15 @@ def main():
     parser.add_argument('--directory')
     parser.add_argument('--unseen', action='store_true')
     args = parser.parse_args()
-    store = mx.kv.create('hybrid')
-    worker = {'rank': store.rank, 'size': store.num_workers}
     if args.unseen:
-        from mxhybrid.servers import dynamic_table
         dynamic_table.digest_of = lambda path: 'that of another file'
         dynamic_tables._PIECE_BYTES = 200
-        if args.part == 'refused':
-            def full(*_):
-                raise mxhybrid.CheckpointError('cannot write rows of a dynamic table')
-            dynamic_table.fetch = full
     if args.part == 'refused':
-        report(worker['rank'], errors=refused(worker, args.directory), imported=imported(worker))
+        dynamic_table.fetch = full
+        report(store.rank, errors=refused(args.directory), imported=imported())
     else:
         part = {'save': save, 'resume': resume}[args.part]
-        report(worker['rank'], **{case: part(worker, args.directory, case) for case in CASES})
+        report(store.rank, **{case: part(args.directory, case) for case in CASES})
 
 
 if __name__ == '__main__':
