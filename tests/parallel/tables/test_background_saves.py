@@ -29,7 +29,7 @@ def test_files_are_those_of_the_call(tmp_path, launcher, workers, servers):
             np.testing.assert_array_equal(tables['items'].rows(keys), rows)
     errors = [worker['faults'] for worker in result.results.values()]
     assert errors[0] == errors[1]
-    assert 'step 1, saved in the background' in errors[0][0][0] and 'was removed while' in errors[0][0][0]
+    assert 'step 1, saved in the background' in errors[0][0] and 'was removed while' in errors[0][0]
     assert errors[0][1] == '00000001-step-2'
     with mxhybrid.checkpoint.open(str(tmp_path / 'last'), verify=True) as tables:
         assert tables.step == 1

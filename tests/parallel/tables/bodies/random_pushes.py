@@ -11,6 +11,7 @@ import numpy as np
 from lab.reports import report
 
 import mxhybrid
+from mxhybrid.native.arrays import make_row_sparse
 
 ROWS, WIDTH, STEPS = 9000, 3, 30
 
@@ -22,17 +23,10 @@ def size_of_push(step, rank, random):
 
 
 def push_of(step, rank, table):
-    """Ids and rows, known to all workers."""
+    """Return the ids and rows of a push, which all workers know."""
     random = np.random.RandomState(1000 * step + 10 * rank + table)
     ids = np.sort(random.choice(ROWS, min(ROWS, size_of_push(step, rank, random)), replace=False))
     return ids, random.randint(-8, 9, (len(ids), WIDTH)).astype('float32')
-
-
-def row_sparse(ids, rows):
-    """An array for the store."""
-    if not len(ids):
-        return mx.nd.sparse.zeros('row_sparse', (ROWS, WIDTH))
-    return mx.nd.sparse.row_sparse_array((rows, ids), shape=(ROWS, WIDTH))
 
 
 def main():
@@ -52,7 +46,7 @@ def main():
     pulled = 0
     for step in range(STEPS):
         for key, model in enumerate(models):
-            store.push(key, row_sparse(*push_of(step, rank, key)), priority=-key)
+            store.push(key, make_row_sparse(*push_of(step, rank, key), (ROWS, WIDTH)), priority=-key)
             for other in range(workers):
                 ids, rows = push_of(step, other, key)
                 model[ids] -= rows / 2
