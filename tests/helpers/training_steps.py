@@ -23,5 +23,5 @@ def make_step(trainer, batch_size, net, *inputs, loss_of=mx.nd.sum):
 
 
 def weights_of(net):
-    """Return all parameters by name, as dense NumPy arrays."""
-    return {name: param._reduce().tostype('default').asnumpy() for name, param in net.collect_params().items()}
+    """Return all parameters by name, as NumPy arrays."""
+    return {name: param._reduce().asnumpy() for name, param in net.collect_params().items()}

@@ -179,7 +179,7 @@ def main():
     parser.add_argument('--strings', action='store_true')
     arguments = parser.parse_args()
     results = {}
-    keys = map('key%d'.__mod__ if arguments.strings else int, itertools.count(1))
+    keys = ('key%d' % number if arguments.strings else number for number in itertools.count(1))
     for act, *given in ((dense, next(keys)), (lists, [next(keys), next(keys), next(keys)]),
                         (sparse, next(keys), 'float32'), (sparse, next(keys), 'float64'),
                         (optimized, [next(keys), next(keys), next(keys)]), (several_outputs, next(keys)),

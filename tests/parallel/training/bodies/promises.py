@@ -9,7 +9,7 @@ import pickle
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import autograd, gluon, npx
 from mxnet.contrib import amp
 from train import (
     BATCH,
@@ -18,6 +18,7 @@ from train import (
     OPTIMIZERS,
     Model,
     Worker,
+    array_of,
     backward,
     backward_of_some,
     batches,
@@ -90,13 +91,14 @@ def freezes(worker, kind, **options):
 
 
 def clip(worker, kind):
-    """allreduce_grads, clipping by the global norm, update."""
+    """Clip by the global norm between allreduce_grads and update."""
     net, trainer = make(worker, kind, update_on_kvstore=False)
     norms = []
     for batch in zip(*batches()):
         backward(worker, net, *batch)
         trainer.allreduce_grads()
-        norms.append(gluon.utils.clip_global_norm([p.grad() for p in net.collect_params().values()], 0.5))
+        gradients = [param.grad().as_nd_ndarray() for param in net.collect_params().values()]
+        norms.append(gluon.utils.clip_global_norm(gradients, 0.5))
         trainer.update(1)
     return dict(weights(net), norms=np.array(norms))
 
@@ -166,20 +168,20 @@ def resume(worker, kind, optimizer, **options):
     return _go_on(worker, net, trainer, os.path.join(worker.directory, '%s-%s' % (kind, optimizer)))
 
 
-def restore(worker, kind, optimizer):
+def restore(worker, kind, optimizer, **options):
     """Save as `save` does, but let another model train on, from a checkpoint."""
-    net, trainer = make(worker, kind, optimizer)
+    net, trainer = make(worker, kind, optimizer, **options)
     fit(worker, net, trainer, steps=8)
-    path = os.path.join(worker.directory, 'restore-%s-%s' % (kind, optimizer))
+    path = os.path.join(worker.directory, 'restore-%s-%s%d' % (kind, optimizer, len(options)))
     mxhybrid.checkpoint.save(path, net, trainer, 8)
-    net, trainer = make(worker, kind, optimizer)
+    net, trainer = make(worker, kind, optimizer, **options)
     assert mxhybrid.checkpoint.load(path, net, trainer).step == 8
     return fit(worker, net, trainer, seed=6, steps=8)
 
 
-def back(worker, kind, optimizer):
+def back(worker, kind, optimizer, **options):
     """Save states, train on, load them again in the same Trainer, together with the parameters."""
-    net, trainer = make(worker, kind, optimizer)
+    net, trainer = make(worker, kind, optimizer, **options)
     fit(worker, net, trainer, steps=4)
     path = os.path.join(worker.directory, 'back-%s-%s' % (kind, optimizer))
     _save_both(worker, net, trainer, path)
@@ -332,6 +334,17 @@ def rows_held(worker, kind):
     return {'ids': held.indices.asnumpy(), 'rows': held.data.asnumpy()}
 
 
+def calls(worker, kind):
+    """Call the store itself, with dense arrays."""
+    store = mx.kv.create('hybrid' if worker.hybrid else 'device')
+    pushed, out, summed = (array_of(np.full((2, 3), value, 'f4')) for value in (12 / worker.size, 0, 24 / worker.size))
+    store.init('calls', array_of(np.ones((2, 3), 'f4')))
+    store.push('calls', pushed)
+    store.pull('calls', out=out)
+    store.pushpull('calls', summed, out=summed)
+    return {'pulled': out.asnumpy(), 'summed': summed.asnumpy()}
+
+
 STATEFUL = ['weight/adam', 'weight/adagrad', 'weight/ftrl', 'weight/rmsprop-centered', 'weight/sgd-momentum',
             'weight/nag', 'gradient/adam', 'dense/sgd-momentum']
 #: The functions of the cases, and their arguments; `resume` needs the files of `save`.
@@ -350,9 +363,10 @@ ARGUMENTS = {
     states_lowered: ['weight', 'gradient-on-store'],
     states_anew: ['weight-on-store'],
     rows_held: ['weight'],
-    restore: ['weight/adam', 'gradient/adam'],
+    restore: ['weight/adam', 'gradient/adam', 'dense/sgd-momentum', 'dense-on-store/sgd-momentum'],
     **dict.fromkeys((save, resume), [*STATEFUL, 'dense-on-store/adam']),
-    back: STATEFUL,
+    back: [*STATEFUL, 'dense-on-store/sgd-momentum'],
+    calls: ['dense'],
 }
 CASES = {'%s/%s' % (function.__name__, arguments): function
          for function, arguments_of_cases in ARGUMENTS.items() for arguments in arguments_of_cases}
@@ -360,6 +374,8 @@ CASES = {'%s/%s' % (function.__name__, arguments): function
 
 def main():
     arguments = parser_of(CASES).parse_args()
+    if arguments.numpy:
+        npx.set_np()
     worker = Worker(arguments.kvstore, arguments.partitions, directory=arguments.directory)
     for case, function in CASES.items():
         name, kind, *rest = case.split('/')

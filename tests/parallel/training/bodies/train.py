@@ -1,7 +1,8 @@
 """Train small models, each case by itself, on this worker's share of a joint batch; report all final weights.
 
 With ``--kvstore device`` in one process it gives the reference: MXNet alone on the joint batch.  ``--device`` says
-where arrays are; a worker takes the GPU of its number on its host.
+where arrays are; a worker takes the GPU of its number on its host.  With ``--numpy`` nets have MXNet's NumPy interface,
+which lacks sparse arrays.
 """
 import argparse
 import functools
@@ -9,12 +10,13 @@ import functools
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import autograd, gluon, npx
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid
 from tests.helpers.outcomes import problem_of
+from tests.helpers.training_steps import weights_of
 
 ROWS, BATCH, STEPS = 40, 12, 20
 LOSS = gluon.loss.L2Loss()
@@ -41,6 +43,11 @@ def batches(seed=5, width=3):
     return ids.astype('f4'), random.rand(STEPS, BATCH, 2).astype('f4')
 
 
+def array_of(values):
+    """Return an array of the interface that is in use."""
+    return (mx.np if npx.is_np_array() else mx.nd).array(values, dtype=values.dtype)
+
+
 def filled(net, dtype='float32'):
     """Give every parameter values that depend only on its position, so that all processes start with the same values;
     return the net.
@@ -54,7 +61,7 @@ def filled(net, dtype='float32'):
         if param._stype == 'row_sparse':
             param.set_data(mx.nd.sparse.row_sparse_array((values, np.arange(len(values))), shape=param.shape))
         else:
-            param.set_data(mx.nd.array(values, dtype=dtype))
+            param.set_data(array_of(values))
     return net
 
 
@@ -72,7 +79,7 @@ class Model(gluon.Block):
 
     def forward(self, ids):
         parts = [table(ids).reshape((ids.shape[0], -1)) for table in self.tables]
-        return self.out(mx.nd.concat(*parts, dim=1))
+        return self.out(mx.np.concatenate(parts, axis=1) if npx.is_np_array() else mx.nd.concat(*parts, dim=1))
 
 
 class Worker:
@@ -109,13 +116,12 @@ class Worker:
 
     def share(self, batch):
         """Rows of a joint batch that are this worker's."""
-        return mx.nd.array(batch[self.rank::self.size], dtype=batch.dtype)
+        return array_of(batch[self.rank::self.size])
 
 
 def weights(net):
     """All parameters as NumPy arrays by position."""
-    return {'%02d' % index: param._reduce().tostype('default').asnumpy()
-            for index, param in enumerate(net.collect_params().values())}
+    return {'%02d' % index: array for index, array in enumerate(weights_of(net).values())}
 
 
 def backward(worker, net, ids, targets):
@@ -131,7 +137,7 @@ def backward_of_some(worker, batch, *branches):
     with autograd.record():
         for net, samples in branches:
             if (mine & samples).any():
-                ids, targets = (mx.nd.array(array[mine & samples]) for array in batch)
+                ids, targets = (array_of(array[mine & samples]) for array in batch)
                 losses.append(LOSS(net(ids), targets).sum())
     autograd.backward(losses)
 
@@ -346,6 +352,7 @@ CASES = {
     'add': functools.partial(accumulate, update_on_kvstore=False),
     'add-on-store': functools.partial(accumulate, update_on_kvstore=True),
     'widths': functools.partial(embedding, kind='weight', optimizer='adagrad', widths=(1, 5, 16)),
+    'dense-hybrid': functools.partial(embedding, kind='dense', optimizer='sgd-momentum', hybridize={}),
     'gradient-hybrid': functools.partial(embedding, kind='gradient', optimizer='adagrad', hybridize={}),
     'gradient-static': functools.partial(embedding, kind='gradient', optimizer='adagrad',
                                          hybridize={'static_alloc': True, 'static_shape': True}),
@@ -369,6 +376,7 @@ def parser_of(cases):
     parser.add_argument('--partitions', type=int)
     parser.add_argument('--cases', type=lambda text: text.split(','), default=list(cases))
     parser.add_argument('--directory', default='.')
+    parser.add_argument('--numpy', action='store_true')
     return parser
 
 
@@ -376,6 +384,8 @@ def main():
     parser = parser_of(CASES)
     parser.add_argument('--device', choices=['cpu', 'cpu_pinned', 'gpu'], default='cpu')
     arguments = parser.parse_args()
+    if arguments.numpy:
+        npx.set_np()
     worker = Worker(arguments.kvstore, arguments.partitions, arguments.device)
     for case in arguments.cases:
         with worker.device():
