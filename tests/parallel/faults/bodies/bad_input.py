@@ -121,22 +121,17 @@ def too_many_partitions():
     return text
 
 
-def main():
-    kv = mx.kv.create('hybrid')
-    kv.init('dense', ones((3, 2)))
-    kv.init('table', rows(list(range(9))))
-    calls = wrong_calls(kv) + (wrong_in_jobs(kv) if kv.num_workers > 1 else [])
-    problems = {name: problem_of(call, words) for name, call, words in calls}
-    # After all of that the store still works, so nothing was sent by halves.
-    kv.push('dense', ones((3, 2)))
-    kv.push('table', rows([2, 4]))
-    dense, sparse = mx.nd.zeros((3, 2)), out()
-    kv.pull('dense', out=dense)
-    kv.row_sparse_pull('table', out=sparse, row_ids=mx.nd.array([2, 3]))
-    report(kv.rank, problems=problems, dense=dense, rows=sparse.data)
-    if kv.num_workers > 1:
-        report(kv.rank, reduced=too_many_partitions())
-
-
-if __name__ == '__main__':
-    main()
+kv = mx.kv.create('hybrid')
+kv.init('dense', ones((3, 2)))
+kv.init('table', rows(list(range(9))))
+calls = wrong_calls(kv) + (wrong_in_jobs(kv) if kv.num_workers > 1 else [])
+problems = {name: problem_of(call, words) for name, call, words in calls}
+# After all of that the store still works, so nothing was sent by halves.
+kv.push('dense', ones((3, 2)))
+kv.push('table', rows([2, 4]))
+dense, sparse = mx.nd.zeros((3, 2)), out()
+kv.pull('dense', out=dense)
+kv.row_sparse_pull('table', out=sparse, row_ids=mx.nd.array([2, 3]))
+report(kv.rank, problems=problems, dense=dense, rows=sparse.data)
+if kv.num_workers > 1:
+    report(kv.rank, reduced=too_many_partitions())

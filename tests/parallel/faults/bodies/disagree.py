@@ -57,15 +57,10 @@ def run(case, odd):
         print('%s: step %d' % (case, step), flush=True)
 
 
-def main():
-    rank = int(os.environ['HOROVOD_RANK'])
-    *caught, last = sys.argv[1:]
-    for case in caught:
-        began = time.monotonic()
-        said = error_of(run, case, rank == 1)
-        report(rank, **{case: said, case + ' seconds': time.monotonic() - began})
-    run(last, rank == 1)
-
-
-if __name__ == '__main__':
-    main()
+rank = int(os.environ['HOROVOD_RANK'])
+*caught, last = sys.argv[1:]
+for case in caught:
+    began = time.monotonic()
+    said = error_of(run, case, rank == 1)
+    report(rank, **{case: said, case + ' seconds': time.monotonic() - began})
+run(last, rank == 1)

@@ -93,19 +93,14 @@ def answers(store, directory):
     return problems
 
 
-def main():
-    store = mxhybrid.create()
-    what, = sys.argv[1:]
-    if what == 'one':
-        training = Training()
-        training.step()
-        training.step(np.array([1, ROWS if store.rank == 1 else 2, 3]))
-    elif what == 'joint':
-        # Each worker has at most the capacity of a partition, but together they have more.
-        Training(capacity=8).step(np.arange(6), np.arange(6) + 6 * store.rank)
-    else:
-        report(store.rank, problems=answers(store, what))
-
-
-if __name__ == '__main__':
-    main()
+store = mxhybrid.create()
+what, = sys.argv[1:]
+if what == 'one':
+    training = Training()
+    training.step()
+    training.step(np.array([1, ROWS if store.rank == 1 else 2, 3]))
+elif what == 'joint':
+    # Each worker has at most the capacity of a partition, but together they have more.
+    Training(capacity=8).step(np.arange(6), np.arange(6) + 6 * store.rank)
+else:
+    report(store.rank, problems=answers(store, what))

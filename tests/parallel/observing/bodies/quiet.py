@@ -35,19 +35,14 @@ def train(net, trainer, rank):
         make_step(trainer, BATCH, net, 2 * batch)
 
 
-def main():
-    for number, (optimizer, options) in enumerate([('sgd', {'momentum': 0.9, 'wd': 1e-4}),  # lazily
-                                                   ('rmsprop', {})]):  # on dense copies
-        net = Net()
-        net.initialize(mx.init.Uniform(0.1))
-        store = mxhybrid.create()
-        trainer = gluon.Trainer(net.collect_params(), optimizer, dict(options, learning_rate=0.01), kvstore=store)
-        train(net, trainer, store.rank)
-        if number == 0:
-            mxhybrid.checkpoint.save(sys.argv[1], net, trainer, STEPS)
-            trainer.set_learning_rate(0.02)
-            mxhybrid.checkpoint.load(sys.argv[1], net, trainer)
-
-
-if __name__ == '__main__':
-    main()
+for number, (optimizer, options) in enumerate([('sgd', {'momentum': 0.9, 'wd': 1e-4}),  # lazily
+                                               ('rmsprop', {})]):  # on dense copies
+    net = Net()
+    net.initialize(mx.init.Uniform(0.1))
+    store = mxhybrid.create()
+    trainer = gluon.Trainer(net.collect_params(), optimizer, dict(options, learning_rate=0.01), kvstore=store)
+    train(net, trainer, store.rank)
+    if number == 0:
+        mxhybrid.checkpoint.save(sys.argv[1], net, trainer, STEPS)
+        trainer.set_learning_rate(0.02)
+        mxhybrid.checkpoint.load(sys.argv[1], net, trainer)

@@ -173,25 +173,20 @@ def partial(store, key):
         store.note('partial', rows(2, [1, 5]))
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--alone', type=int, default=0)
-    parser.add_argument('--strings', action='store_true')
-    arguments = parser.parse_args()
-    results = {}
-    keys = ('key%d' % number if arguments.strings else number for number in itertools.count(1))
-    for act, *given in ((dense, next(keys)), (lists, [next(keys), next(keys), next(keys)]),
-                        (sparse, next(keys), 'float32'), (sparse, next(keys), 'float64'),
-                        (optimized, [next(keys), next(keys), next(keys)]), (several_outputs, next(keys)),
-                        (partial, next(keys)), (cast, next(keys)), (values_of_the_store, [next(keys), next(keys)])):
-        store = Store(arguments.alone)
-        act(store, *given)
-        results.update(store.results)
-    rank = store.ranks[0]
-    if not arguments.alone:
-        report(rank, kind=(store.kv.type, rank, store.kv.num_workers, store.kv.is_capable('optimizer')))
-    report(rank, outcomes=results)
-
-
-if __name__ == '__main__':
-    main()
+parser = argparse.ArgumentParser()
+parser.add_argument('--alone', type=int, default=0)
+parser.add_argument('--strings', action='store_true')
+arguments = parser.parse_args()
+results = {}
+keys = ('key%d' % number if arguments.strings else number for number in itertools.count(1))
+for act, *given in ((dense, next(keys)), (lists, [next(keys), next(keys), next(keys)]),
+                    (sparse, next(keys), 'float32'), (sparse, next(keys), 'float64'),
+                    (optimized, [next(keys), next(keys), next(keys)]), (several_outputs, next(keys)),
+                    (partial, next(keys)), (cast, next(keys)), (values_of_the_store, [next(keys), next(keys)])):
+    store = Store(arguments.alone)
+    act(store, *given)
+    results.update(store.results)
+rank = store.ranks[0]
+if not arguments.alone:
+    report(rank, kind=(store.kv.type, rank, store.kv.num_workers, store.kv.is_capable('optimizer')))
+report(rank, outcomes=results)

@@ -96,32 +96,27 @@ def resume(worker, optimizer):
     return fit(worker, net, trainer, range(60, 63))
 
 
-def main():
-    parser = parser_of(OPTIMIZERS)  # a case an optimizer
-    parser.add_argument('--resume', action='store_true')
-    parser.add_argument('--rates', help='bytes per second by servers and by allreduce; measured by default')
-    arguments = parser.parse_args()
-    worker = Worker(arguments.kvstore, directory=arguments.directory)
-    if arguments.rates:
-        mxhybrid.create()._job.measured['network'] = Network(
-            *(Speed(0.001, float(rate)) for rate in arguments.rates.split(',')))
-    choices = {}
-    for optimizer in arguments.cases:
-        if arguments.resume:
-            report(worker.rank, **{optimizer: resume(worker, optimizer)})
-            continue
-        values, trainer = run(worker, optimizer)
-        report(worker.rank, **{optimizer: values})
-        if worker.hybrid:
-            for route in trainer._kvstore.backend.routes.values():
-                choice = route.choice
-                if choice is not None:
-                    numbers = vars(choice.estimate) if choice.estimate else {}
-                    choices[optimizer + '/' + route.name] = dict(
-                        numbers, way=choice.route, because=choice.because, kind=route.kind, touched=choice.touched,
-                        union=choice.union)
-            report(worker.rank, table=trainer._kvstore.report(), choices=choices)
-
-
-if __name__ == '__main__':
-    main()
+parser = parser_of(OPTIMIZERS)  # a case an optimizer
+parser.add_argument('--resume', action='store_true')
+parser.add_argument('--rates', help='bytes per second by servers and by allreduce; measured by default')
+arguments = parser.parse_args()
+worker = Worker(arguments.kvstore, directory=arguments.directory)
+if arguments.rates:
+    mxhybrid.create()._job.measured['network'] = Network(
+        *(Speed(0.001, float(rate)) for rate in arguments.rates.split(',')))
+choices = {}
+for optimizer in arguments.cases:
+    if arguments.resume:
+        report(worker.rank, **{optimizer: resume(worker, optimizer)})
+        continue
+    values, trainer = run(worker, optimizer)
+    report(worker.rank, **{optimizer: values})
+    if worker.hybrid:
+        for route in trainer._kvstore.backend.routes.values():
+            choice = route.choice
+            if choice is not None:
+                numbers = vars(choice.estimate) if choice.estimate else {}
+                choices[optimizer + '/' + route.name] = dict(
+                    numbers, way=choice.route, because=choice.because, kind=route.kind, touched=choice.touched,
+                    union=choice.union)
+        report(worker.rank, table=trainer._kvstore.report(), choices=choices)

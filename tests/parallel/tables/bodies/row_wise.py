@@ -80,20 +80,15 @@ for name in ('heavyball', 'anchored'):
         'resumed-' + name: functools.partial(resumed, name=name)})
 
 
-def main():
-    parser = train.parser_of(CASES)
-    parser.add_argument('--only-here', action='store_true')
-    arguments = parser.parse_args()
-    worker = train.Worker(arguments.kvstore, arguments.partitions, directory=arguments.directory)
-    if arguments.only_here:  # a class that no server finds
-        module = sys.modules['nowhere'] = types.ModuleType('nowhere')
-        module.Ball = type('Ball', (own_optimizers.HeavyBall,), {'__module__': 'nowhere'})
-        mx.optimizer.register(mxhybrid.row_wise(module.Ball))
-        train.OPTIMIZERS['ball'] = {}
-        train.embedding(worker, 'weight', 'ball')
-    for case in arguments.cases:
-        report(worker.rank, **{case: CASES[case](worker)})
-
-
-if __name__ == '__main__':
-    main()
+parser = train.parser_of(CASES)
+parser.add_argument('--only-here', action='store_true')
+arguments = parser.parse_args()
+worker = train.Worker(arguments.kvstore, arguments.partitions, directory=arguments.directory)
+if arguments.only_here:  # a class that no server finds
+    module = sys.modules['nowhere'] = types.ModuleType('nowhere')
+    module.Ball = type('Ball', (own_optimizers.HeavyBall,), {'__module__': 'nowhere'})
+    mx.optimizer.register(mxhybrid.row_wise(module.Ball))
+    train.OPTIMIZERS['ball'] = {}
+    train.embedding(worker, 'weight', 'ball')
+for case in arguments.cases:
+    report(worker.rank, **{case: CASES[case](worker)})

@@ -168,29 +168,24 @@ def freeze():
     fit(net, trainer, range(4, 6), 'float64')
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--cases', default='')
-    parser.add_argument('--dropped', help='the directory of rows in files')
-    for flag in ('--freeze', '--files', '--refused'):
-        parser.add_argument(flag, action='store_true')
-    arguments = parser.parse_args()
-    for case in filter(None, arguments.cases.split(',')):
-        report(store.rank, **run(case))
-    if arguments.refused:
-        net, trainer = make('sgd')
-        report(store.rank, refusal=error_of(fit, net, trainer, range(1), 'float64'))
-    elif arguments.dropped:
-        report(store.rank, **drop(arguments.dropped))
-    elif arguments.files:
-        net, trainer = make('sgd')
-        fit(net, trainer, range(2), 'float64')
-        report(store.rank, file_bytes=statistics(net, 'file_bytes'))
-    elif arguments.freeze:
-        freeze()
-    elif store.num_workers > 1:
-        report(store.rank, disagreements=disagreements())
-
-
-if __name__ == '__main__':
-    main()
+parser = argparse.ArgumentParser()
+parser.add_argument('--cases', default='')
+parser.add_argument('--dropped', help='the directory of rows in files')
+for flag in ('--freeze', '--files', '--refused'):
+    parser.add_argument(flag, action='store_true')
+arguments = parser.parse_args()
+for case in filter(None, arguments.cases.split(',')):
+    report(store.rank, **run(case))
+if arguments.refused:
+    net, trainer = make('sgd')
+    report(store.rank, refusal=error_of(fit, net, trainer, range(1), 'float64'))
+elif arguments.dropped:
+    report(store.rank, **drop(arguments.dropped))
+elif arguments.files:
+    net, trainer = make('sgd')
+    fit(net, trainer, range(2), 'float64')
+    report(store.rank, file_bytes=statistics(net, 'file_bytes'))
+elif arguments.freeze:
+    freeze()
+elif store.num_workers > 1:
+    report(store.rank, disagreements=disagreements())

@@ -117,22 +117,17 @@ def full(*_):
     raise mxhybrid.CheckpointError('cannot write rows of a dynamic table')
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--part', choices=['save', 'resume', 'refused'])
-    parser.add_argument('--directory')
-    parser.add_argument('--unseen', action='store_true')
-    args = parser.parse_args()
-    if args.unseen:
-        dynamic_table.digest_of = lambda path: 'that of another file'
-        dynamic_tables._PIECE_BYTES = 200
-    if args.part == 'refused':
-        dynamic_table.fetch = full
-        report(store.rank, errors=refused(args.directory), imported=imported())
-    else:
-        part = {'save': save, 'resume': resume}[args.part]
-        report(store.rank, **{case: part(args.directory, case) for case in CASES})
-
-
-if __name__ == '__main__':
-    main()
+parser = argparse.ArgumentParser()
+parser.add_argument('--part', choices=['save', 'resume', 'refused'])
+parser.add_argument('--directory')
+parser.add_argument('--unseen', action='store_true')
+args = parser.parse_args()
+if args.unseen:
+    dynamic_table.digest_of = lambda path: 'that of another file'
+    dynamic_tables._PIECE_BYTES = 200
+if args.part == 'refused':
+    dynamic_table.fetch = full
+    report(store.rank, errors=refused(args.directory), imported=imported())
+else:
+    part = {'save': save, 'resume': resume}[args.part]
+    report(store.rank, **{case: part(args.directory, case) for case in CASES})

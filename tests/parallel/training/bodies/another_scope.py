@@ -60,19 +60,14 @@ def train(worker, **options):
     return weights_of(net)
 
 
-def main():
-    errors = {}
-    with tempfile.TemporaryDirectory() as directory:
-        expected = train(Worker('device', directory=directory), update_on_kvstore=True)
-    with mx.gpu(0):
-        for name, options in (('worker', {}), ('store', {'update_on_kvstore': True})):
-            worker = Worker('hybrid', directory=os.path.join(sys.argv[1], name))
-            os.makedirs(worker.directory, exist_ok=True)
-            weights = train(worker, **options)
-            errors[name] = max(float(abs(weights[param] - expected[param]).max()) for param in expected)
-    mx.nd.waitall()
-    report(worker.rank, errors=errors)
-
-
-if __name__ == '__main__':
-    main()
+errors = {}
+with tempfile.TemporaryDirectory() as directory:
+    expected = train(Worker('device', directory=directory), update_on_kvstore=True)
+with mx.gpu(0):
+    for name, options in (('worker', {}), ('store', {'update_on_kvstore': True})):
+        worker = Worker('hybrid', directory=os.path.join(sys.argv[1], name))
+        os.makedirs(worker.directory, exist_ok=True)
+        weights = train(worker, **options)
+        errors[name] = max(float(abs(weights[param] - expected[param]).max()) for param in expected)
+mx.nd.waitall()
+report(worker.rank, errors=errors)

@@ -114,28 +114,23 @@ def faults(worker, directory):
     return {'errors': errors, 'left': left, 'gathered': everyone}
 
 
-def main():
-    parser = parser_of(CASES)
-    parser.add_argument('--part', choices=['alone', 'save', 'resume'], required=True)
-    arguments = parser.parse_args()
-    # Small enough that the tables take several of each.
-    files.SHARD_BYTES, collect.PIECE_BYTES = 2000, 300
-    worker = Worker(arguments.kvstore, arguments.partitions)
-    for case in arguments.cases:
-        path = os.path.join(arguments.directory, case.replace('/', '-'))
-        if arguments.part == 'alone':
-            net, trainer = make(worker, case)
-            begin(worker, case, net, trainer)
-            report(worker.rank, **{case: go_on(worker, case, net, trainer)})
-            continue
-        if arguments.part == 'save':
-            went_on, again = save(worker, case, path)
-            report(worker.rank, **{'went on/' + case: went_on, 'again/' + case: again})
-        report(worker.rank, **{case: resume(worker, case, path)})
+np.seterr(all='raise')
+parser = parser_of(CASES)
+parser.add_argument('--part', choices=['alone', 'save', 'resume'], required=True)
+arguments = parser.parse_args()
+# Small enough that the tables take several of each.
+files.SHARD_BYTES, collect.PIECE_BYTES = 2000, 300
+worker = Worker(arguments.kvstore, arguments.partitions)
+for case in arguments.cases:
+    path = os.path.join(arguments.directory, case.replace('/', '-'))
+    if arguments.part == 'alone':
+        net, trainer = make(worker, case)
+        begin(worker, case, net, trainer)
+        report(worker.rank, **{case: go_on(worker, case, net, trainer)})
+        continue
     if arguments.part == 'save':
-        report(worker.rank, faults=faults(worker, arguments.directory))
-
-
-if __name__ == '__main__':
-    np.seterr(all='raise')
-    main()
+        went_on, again = save(worker, case, path)
+        report(worker.rank, **{'went on/' + case: went_on, 'again/' + case: again})
+    report(worker.rank, **{case: resume(worker, case, path)})
+if arguments.part == 'save':
+    report(worker.rank, faults=faults(worker, arguments.directory))

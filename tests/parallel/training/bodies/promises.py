@@ -372,17 +372,12 @@ CASES = {'%s/%s' % (function.__name__, arguments): function
          for function, arguments_of_cases in ARGUMENTS.items() for arguments in arguments_of_cases}
 
 
-def main():
-    arguments = parser_of(CASES).parse_args()
-    if arguments.numpy:
-        npx.set_np()
-    worker = Worker(arguments.kvstore, arguments.partitions, directory=arguments.directory)
-    for case, function in CASES.items():
-        name, kind, *rest = case.split('/')
-        if {case, name} & set(arguments.cases):
-            options = ON_STORE if kind.endswith('-on-store') else {}
-            report(worker.rank, **{case: function(worker, kind.replace('-on-store', ''), *rest, **options)})
-
-
-if __name__ == '__main__':
-    main()
+arguments = parser_of(CASES).parse_args()
+if arguments.numpy:
+    npx.set_np()
+worker = Worker(arguments.kvstore, arguments.partitions, directory=arguments.directory)
+for case, function in CASES.items():
+    name, kind, *rest = case.split('/')
+    if {case, name} & set(arguments.cases):
+        options = ON_STORE if kind.endswith('-on-store') else {}
+        report(worker.rank, **{case: function(worker, kind.replace('-on-store', ''), *rest, **options)})

@@ -285,24 +285,7 @@ def refused():
     return said
 
 
-def main():
-    store = new_store()
-    rank, results, expected = store.rank, {}, {}
-    if sys.argv[1] == 'plan':
-        return plans(store)
-    for name, case in CASES.items():
-        expected[name], results[name] = case(None), case(new_store())
-    for outcomes, found in zip((results, expected), files(sys.argv[1])):
-        outcomes.update({'files: ' + name: arrays for name, arrays in found.items()})
-    training = Training(new_store(), dense(), 'adam').fit()
-    left = Training(new_store(), dense())
-    left.trainer._kvstore_params['update_on_kvstore'] = True
-    left.fit()
-    report(rank, outcomes=results, expected=expected, said=refused(), table=training.store.report(),
-           left=left.values)
-
-
-def plans(store):
+def plans(folder):
     """Networks that a plan splits: weights that all workers hold whole are sharded, others are shards already."""
     results, expected = {}, {}
     for name, plan in {'data parallel': mxhybrid.parallel.data_parallel(),
@@ -313,7 +296,7 @@ def plans(store):
         net = mxhybrid.parallelize(dense(), plan, data=(BATCH, 5), dtype='float64')
         training = Training(new_store(), net, 'momentum')
         training.fit()
-        path = sys.argv[2] + '/' + name.replace(' ', '-')
+        path = folder + '/' + name.replace(' ', '-')
         net.save_parameters(path)
         store._barrier()
         whole = dense()
@@ -330,8 +313,25 @@ def plans(store):
         differences = [np.abs(first.data().asnumpy() - second.data().asnumpy()).max() for first, second in
                        zip(net.collect_params().values(), again.collect_params().values())]
         results[name]['resumed'], expected[name]['resumed'] = np.array(max(differences)), np.array(0.0)
-    report(store.rank, outcomes=results, expected=expected)
+    return results, expected
 
 
-if __name__ == '__main__':
-    main()
+def whole_networks(folder):
+    """Each case, in a job and in one process."""
+    results, expected = {}, {}
+    for name, case in CASES.items():
+        expected[name], results[name] = case(None), case(new_store())
+    for outcomes, found in zip((results, expected), files(folder)):
+        outcomes.update({'files: ' + name: arrays for name, arrays in found.items()})
+    return results, expected
+
+
+store = new_store()
+results, expected = (plans if sys.argv[1] == 'plan' else whole_networks)(sys.argv[-1])
+report(store.rank, outcomes=results, expected=expected)
+if sys.argv[1] != 'plan':
+    training = Training(new_store(), dense(), 'adam').fit()
+    left = Training(new_store(), dense())
+    left.trainer._kvstore_params['update_on_kvstore'] = True
+    left.fit()
+    report(store.rank, said=refused(), table=training.store.report(), left=left.values)

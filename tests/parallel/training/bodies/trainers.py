@@ -134,18 +134,13 @@ class Cases:
         del store, held
 
 
-def main():
-    cases = Cases(parser_of([]).parse_args().kvstore)
-    if cases.worker.hybrid:
-        gc.disable()  # nobody can rely on when it runs
-    report(cases.worker.rank, own=cases.same_net('own', 2 * COUNT, routes='servers'),
-           gradients=cases.same_net('gradients', COUNT, on_demand_rows=False),
-           sums=cases.same_net('sums', COUNT, routes='allreduce'), weights=cases.fresh_nets('weights'),
-           again=cases.used_again())
-    if cases.worker.hybrid:
-        cases.stores('stores')
-        report(cases.worker.rank, seen=cases.seen, servers=len(cases.servers), table=TABLE_MB)
-
-
-if __name__ == '__main__':
-    main()
+cases = Cases(parser_of([]).parse_args().kvstore)
+if cases.worker.hybrid:
+    gc.disable()  # nobody can rely on when it runs
+report(cases.worker.rank, own=cases.same_net('own', 2 * COUNT, routes='servers'),
+       gradients=cases.same_net('gradients', COUNT, on_demand_rows=False),
+       sums=cases.same_net('sums', COUNT, routes='allreduce'), weights=cases.fresh_nets('weights'),
+       again=cases.used_again())
+if cases.worker.hybrid:
+    cases.stores('stores')
+    report(cases.worker.rank, seen=cases.seen, servers=len(cases.servers), table=TABLE_MB)
