@@ -51,7 +51,7 @@ def test_an_agreed_error_updates_nothing(workers):
 
 
 @pytest.mark.parametrize('case', ['logs', 'given-back'])
-def test_rates_that_are_read_and_values_that_are_put_back_are_no_mistake(workers, case):
+def test_reading_a_rate_and_restoring_values_are_allowed(workers, case):
     for reports in workers:
         assert reports[case]['step'] is None
         np.testing.assert_array_equal(reports[case]['weight'], workers[0][case]['weight'])
