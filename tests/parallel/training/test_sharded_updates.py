@@ -6,10 +6,19 @@ import pytest
 from lab.jobs import run_job
 
 from ...helpers import comparing
+from ...helpers.joint_jobs import body, run_together
 from . import BODIES
 
-BODY = BODIES / 'sharded_updates.py'
+BODY, TRAIN, PROMISES = (BODIES / (name + '.py') for name in ('sharded_updates', 'train', 'promises'))
 WORKERS = 3
+SHARDED = {'MXHYBRID_SHARD_UPDATES': '1'}
+#: Cases of dense weights that workers update, by script.
+CASES = {TRAIN: ['dense', 'dense-momentum', 'half', 'add', 'stale-dense'],
+         PROMISES: ['scheduler/dense', 'batch_size/dense', 'multipliers/dense', 'freezes/dense', 'clip/dense',
+                    'overflow/dense', 'head/dense/sgd-momentum', 'anew/dense', 'parameters/dense',
+                    'sums_in_gradients/dense/script', 'back/dense/sgd-momentum', 'restore/dense/sgd-momentum',
+                    'save/dense/sgd-momentum', 'save/dense/adam', 'resume/dense/sgd-momentum', 'resume/dense/adam']}
+RESUMED = [case for case in CASES[PROMISES] if case.startswith('resume/')]
 
 
 def assert_near(expected, actual, case):
@@ -30,15 +39,44 @@ def assert_cases_near(result, least):
 
 
 @pytest.fixture(scope='module')
-def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('states')
-    result = run_job(BODY, 'horovodrun', workers=WORKERS, args=[folder], timeout=240).ok()
-    assert sorted(result.results) == list(range(WORKERS))
-    return result
+def alone(tmp_path_factory):
+    """The results of MXNet alone, by script, and the folder of its files."""
+    folder = tmp_path_factory.mktemp('alone')
+    return {script: comparing.reference(script, '--directory', folder, '--cases', ','.join(cases))
+            for script, cases in CASES.items()}, folder
+
+
+@pytest.fixture(scope='module')
+def together(alone, tmp_path_factory):
+    """The results of workers by script, and of training that is resumed by the way of its updates before and after."""
+    folder = tmp_path_factory.mktemp('together')
+    bodies = {script: body(script, '--directory', folder, '--cases', ','.join(cases), **SHARDED)
+              for script, cases in CASES.items()}
+    bodies.update({
+        'sharded, then whole': body(PROMISES, '--directory', folder, '--cases', ','.join(RESUMED)),
+        'alone, then sharded': body(PROMISES, '--directory', alone[1], '--cases', ','.join(RESUMED), **SHARDED),
+        BODY: body(BODY)})
+    return run_together(bodies, 'horovodrun', workers=WORKERS, timeout=280)
+
+
+@pytest.fixture
+def results(together):
+    assert sorted(together[BODY].results) == list(range(WORKERS))
+    return together[BODY]
 
 
 def test_every_case_equals_one_process(results):
-    assert_cases_near(results, 29)
+    assert_cases_near(results, 13)
+
+
+@pytest.mark.parametrize('script', CASES, ids=lambda script: script.name)
+def test_cases_of_other_scripts_equal_one_process(alone, together, script):
+    comparing.assert_cases({case: alone[0][script][case] for case in CASES[script]}, together[script], WORKERS)
+
+
+@pytest.mark.parametrize('way', ['sharded, then whole', 'alone, then sharded'])
+def test_states_are_those_of_whole_updates(alone, together, way):
+    comparing.assert_cases({case: alone[0][PROMISES][case] for case in RESUMED}, together[way], WORKERS)
 
 
 def test_report_has_the_bytes_of_state(results):
@@ -68,7 +106,7 @@ def test_updates_on_the_store_are_logged_as_unsharded(results):
 
 
 def test_split_networks(tmp_path):
-    result = run_job(BODY, 'launch.py', workers=2, args=['plan', tmp_path], timeout=180).ok()
+    result = run_job(BODY, 'launch.py', workers=2, args=[tmp_path], timeout=180).ok()
     assert_cases_near(result, 3)
 
 
@@ -77,11 +115,10 @@ def test_all_kinds_of_parameters_and_optimizers():
     """Tables, several devices and updates on the store work as without sharding, together with weights that are
     sharded.
     """
-    body = BODIES / 'train.py'
-    expected = comparing.reference(body)
+    expected = comparing.reference(TRAIN)
     cases = {name: values for name, values in expected.items()
              if isinstance(values, dict) and not name.endswith(('-groupadagrad', '-lamb'))}
     assert len(cases) > 40
-    result = run_job(body, 'horovodrun', workers=2, args=['--cases', ','.join(cases)],
-                     env={'MXHYBRID_SHARD_UPDATES': '1'}, timeout=240).ok()
+    result = run_job(TRAIN, 'horovodrun', workers=2, args=['--cases', ','.join(cases)], env=SHARDED,
+                     timeout=240).ok()
     comparing.assert_cases(cases, result, 2)

@@ -158,14 +158,14 @@ def save(worker, kind, optimizer, **options):
     """Train, save parameters and states on the way, train on."""
     net, trainer = make(worker, kind, optimizer, **options)
     fit(worker, net, trainer, steps=8)
-    _save_both(worker, net, trainer, os.path.join(worker.directory, '%s-%s' % (kind, optimizer)))
+    _save_both(worker, net, trainer, os.path.join(worker.directory, '%s-%s%d' % (kind, optimizer, len(options))))
     return fit(worker, net, trainer, seed=6, steps=8)
 
 
 def resume(worker, kind, optimizer, **options):
     """Load the files of `save` into a new model, and train on."""
     net, trainer = make(worker, kind, optimizer, **options)
-    return _go_on(worker, net, trainer, os.path.join(worker.directory, '%s-%s' % (kind, optimizer)))
+    return _go_on(worker, net, trainer, os.path.join(worker.directory, '%s-%s%d' % (kind, optimizer, len(options))))
 
 
 def restore(worker, kind, optimizer, **options):
@@ -364,7 +364,7 @@ ARGUMENTS = {
     states_anew: ['weight-on-store'],
     rows_held: ['weight'],
     restore: ['weight/adam', 'gradient/adam', 'dense/sgd-momentum', 'dense-on-store/sgd-momentum'],
-    **dict.fromkeys((save, resume), [*STATEFUL, 'dense-on-store/adam']),
+    **dict.fromkeys((save, resume), [*STATEFUL, 'dense/adam', 'dense-on-store/adam']),
     back: [*STATEFUL, 'dense-on-store/sgd-momentum'],
     calls: ['dense'],
 }
