@@ -13,6 +13,7 @@ from ...helpers.checkpoints import assert_same_files
 from . import BODIES
 
 BODY = BODIES / 'table_checkpoints.py'
+USERS = 'tables.users'
 SERVERS_WRITE = ['horovodrun', 2, 2, 3]
 
 
@@ -43,9 +44,11 @@ def tolerance_of(case, dtype):
 def assert_equal(result, expected, workers):
     assert sorted(result.results) == list(range(workers))
     for values in result.results.values():
-        for case, rows in expected.items():
-            tolerance = tolerance_of(case, rows.dtype)
-            np.testing.assert_allclose(values[case], rows, rtol=tolerance, atol=tolerance, err_msg=case)
+        for case, arrays in expected.items():
+            for name, array in arrays.items():
+                tolerance = tolerance_of(case, array.dtype)
+                np.testing.assert_allclose(values[case][name], array, rtol=tolerance, atol=tolerance,
+                                           err_msg='%s: %s' % (case, name))
 
 
 def test_servers_write_their_partitions(alone, together):
@@ -67,7 +70,7 @@ def assert_same_training(alone, result, directory):
         with mxhybrid.checkpoint.open('%s/%s' % (directory, case), verify=True) as tables, \
                 mxhybrid.checkpoint.open('%s/%s' % (alone[1], case), verify=True) as expected:
             assert tables.step == expected.step == 5
-            for name in ('items', 'users'):
+            for name in ('tables.items', 'tables.users'):
                 assert len(tables[name]) == len(expected[name]) > 20
                 keys = np.concatenate([keys for keys, _ in expected[name].pieces()])
                 np.testing.assert_array_equal(np.concatenate([keys for keys, _ in tables[name].pieces()]), keys)
@@ -75,28 +78,28 @@ def assert_same_training(alone, result, directory):
                                            rtol=max(1e-5, tolerance_of(case, np.float64)))
 
 
-@pytest.mark.parametrize('case', ['adam', 'expiry', 'admission', 'bfloat16'])
+@pytest.mark.parametrize('case', ['adam', 'expiry on store', 'admission', 'bfloat16'])
 def test_copies_of_a_job_are_its_rows(together, tmp_path, case):
     """Changes applied to a copy of the first checkpoint, and an export, have the rows of the last one, and no other."""
     directory = os.path.join(together[1], case)
     first, *_, last = sorted(name for name in os.listdir(directory) if not name.startswith('.'))
     with mxhybrid.checkpoint.open(os.path.join(directory, first)) as tables:
-        copy = {key: row.tobytes() for keys, rows in tables['users'].pieces() for key, row in zip(keys.tolist(), rows)}
+        copy = {key: row.tobytes() for keys, rows in tables[USERS].pieces() for key, row in zip(keys.tolist(), rows)}
     keys_before = set(copy)
-    with mxhybrid.checkpoint.changes(directory, 'users', first, batch_rows=7) as changed:
+    with mxhybrid.checkpoint.changes(directory, USERS, first, batch_rows=7) as changed:
         assert (changed.name, changed.step) == (last, 5)
         for batch in changed:
             copy.update(zip(batch.keys.tolist(), map(bytes, batch.rows)))
             for key in batch.removed.tolist():
                 copy.pop(key, None)
-    exported = mxhybrid.checkpoint.export(directory, tmp_path / 'exported', 'users')
+    exported = mxhybrid.checkpoint.export(directory, tmp_path / 'exported', USERS)
     keys, rows = (np.load(os.path.join(exported, 'table-00000', name)) for name in ('keys.npy', 'rows.npy'))
     assert copy == {key: row.tobytes() for key, row in zip(keys.tolist(), rows)}
     with mxhybrid.checkpoint.open(directory) as tables:
-        np.testing.assert_array_equal(tables['users'].rows(keys), rows)
-        assert tables['users'].contains(keys).all() and len(tables['users']) == len(keys)
+        np.testing.assert_array_equal(tables[USERS].rows(keys), rows)
+        assert tables[USERS].contains(keys).all() and len(tables[USERS]) == len(keys)
         gone = np.array(sorted(keys_before - set(keys.tolist())), np.int64)
-        assert not tables['users'].contains(gone).any() and (case != 'expiry' or len(gone))
+        assert not tables[USERS].contains(gone).any() and (case != 'expiry on store' or len(gone))
 
 
 @pytest.mark.parametrize('launcher, workers, servers, partitions, source', [

@@ -16,16 +16,17 @@ ROWS, BATCH = 1 << 40, 24
 #: Keys of the batches, on both sides of 2^24, 2^31, 2^32 and 2^53 where the table has them.
 ITEMS = np.unique(np.concatenate([(1 << bits) + np.arange(-2, 3) for bits in (3, 24, 31, 32, 39)]))
 USERS = np.concatenate([ITEMS, -ITEMS, (1 << 53) + np.arange(-2, 3), [-(1 << 63), (1 << 63) - 1]])
+#: Optimizer, its settings, dtype, and options of the table by keys.
 CASES = {
-    'sgd': ('sgd', {'learning_rate': 0.1, 'wd': 0.01}, 'float64'),
-    'momentum': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'clip_gradient': 0.3}, 'float64'),
-    'adam': ('adam', {'learning_rate': 0.05, 'wd': 0.01}, 'float64'),
-    'adam on store': ('adam', {'learning_rate': 0.05}, 'float64'),
-    'adagrad': ('adagrad', {'learning_rate': 0.1}, 'float32'),
-    'groupadagrad': ('groupadagrad', {'learning_rate': 0.1}, 'float32'),
-    'ftrl': ('ftrl', {'learning_rate': 0.1, 'lamda1': 0.001}, 'float32'),
-    'halves': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}, 'float32'),
-    'amp': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}, 'float64'),
+    'sgd': ('sgd', {'learning_rate': 0.1, 'wd': 0.01}, 'float64', {}),
+    'momentum': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'clip_gradient': 0.3}, 'float64', {}),
+    'adam': ('adam', {'learning_rate': 0.05, 'wd': 0.01}, 'float64', {}),
+    'adam on store': ('adam', {'learning_rate': 0.05}, 'float64', {}),
+    'adagrad': ('adagrad', {'learning_rate': 0.1}, 'float32', {}),
+    'groupadagrad': ('groupadagrad', {'learning_rate': 0.1}, 'float32', {}),
+    'ftrl': ('ftrl', {'learning_rate': 0.1, 'lamda1': 0.001}, 'float32', {}),
+    'halves': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}, 'float32', {'row_dtype': 'float16'}),
+    'amp': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}, 'float64', {}),
 }
 #: Steps of the case amp in which the gradients of one worker overflow.
 OVERFLOWS = (1, 5, 8)
@@ -39,8 +40,8 @@ class Net(gluon.Block):
         with self.name_scope():
             self.tables = mxhybrid.nn.EmbeddingCollection({
                 'items': mxhybrid.nn.Embedding(ROWS, width, dtype, mx.init.Normal(0.5), prefix='items_'),
-                'users': mxhybrid.nn.HashEmbedding(4, dtype, mx.init.Uniform(0.5), prefix='users_', **options)})
-            self.out = gluon.nn.Dense(1, use_bias=False, in_units=4, prefix='out_')
+                'users': mxhybrid.nn.HashEmbedding(width, dtype, mx.init.Uniform(0.5), prefix='users_', **options)})
+            self.out = gluon.nn.Dense(1, use_bias=False, in_units=width, prefix='out_')
             self.out.cast(dtype)
 
     def forward(self, items, users, offsets):
@@ -51,10 +52,10 @@ class Net(gluon.Block):
 store = mxhybrid.create()
 
 
-def make(case, **extra):
-    optimizer, settings, dtype = CASES[case]
-    mx.random.seed(17 + store.rank)  # worker 0's seed counts
-    net = Net(dtype, **({'row_dtype': 'float16'} if case == 'halves' else {}), **extra)
+def make(case, seed=17, **extra):
+    optimizer, settings, dtype, options = CASES[case]
+    mx.random.seed(seed + store.rank)  # worker 0's seed counts
+    net = Net(dtype, **options, **extra)
     net.initialize(mx.init.Constant(0.5))
     on_store = True if case.endswith('on store') else None
     trainer = gluon.Trainer(net.collect_params(), optimizer, dict(settings), kvstore='hybrid',
@@ -89,9 +90,9 @@ def prefetch(net, step, dtype):
                       else users, after_step=not wrong)
 
 
-def fit(net, trainer, steps, dtype):
+def fit(net, trainer, steps, dtype, prefetches=True):
     for step in steps:
-        if store.rank == 1:  # the other workers prefetch nothing
+        if prefetches and store.rank == 1:  # the other workers prefetch nothing
             prefetch(net, step + 1, dtype)
         items, users, offsets, target = share(step, dtype)
         with autograd.record():
@@ -168,24 +169,29 @@ def freeze():
     fit(net, trainer, range(4, 6), 'float64')
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument('--cases', default='')
-parser.add_argument('--dropped', help='the directory of rows in files')
-for flag in ('--freeze', '--files', '--refused'):
-    parser.add_argument(flag, action='store_true')
-arguments = parser.parse_args()
-for case in filter(None, arguments.cases.split(',')):
-    report(store.rank, **run(case))
-if arguments.refused:
-    net, trainer = make('sgd')
-    report(store.rank, refusal=error_of(fit, net, trainer, range(1), 'float64'))
-elif arguments.dropped:
-    report(store.rank, **drop(arguments.dropped))
-elif arguments.files:
-    net, trainer = make('sgd')
-    fit(net, trainer, range(2), 'float64')
-    report(store.rank, file_bytes=statistics(net, 'file_bytes'))
-elif arguments.freeze:
-    freeze()
-elif store.num_workers > 1:
-    report(store.rank, disagreements=disagreements())
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--cases', default='')
+    parser.add_argument('--dropped', help='the directory of rows in files')
+    for flag in ('--freeze', '--files', '--refused'):
+        parser.add_argument(flag, action='store_true')
+    arguments = parser.parse_args()
+    for case in filter(None, arguments.cases.split(',')):
+        report(store.rank, **run(case))
+    if arguments.refused:
+        net, trainer = make('sgd')
+        report(store.rank, refusal=error_of(fit, net, trainer, range(1), 'float64'))
+    elif arguments.dropped:
+        report(store.rank, **drop(arguments.dropped))
+    elif arguments.files:
+        net, trainer = make('sgd')
+        fit(net, trainer, range(2), 'float64')
+        report(store.rank, file_bytes=statistics(net, 'file_bytes'))
+    elif arguments.freeze:
+        freeze()
+    elif store.num_workers > 1:
+        report(store.rank, disagreements=disagreements())
+
+
+if __name__ == '__main__':
+    main()
