@@ -1,6 +1,23 @@
-"""Passes and steps of training in bodies of jobs, and the weights after them."""
+"""Training in bodies of jobs: a net with tables, passes and steps, and the weights after them."""
 import mxnet as mx
-from mxnet import autograd
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+from mxnet.gluon.contrib.nn import SparseEmbedding
+
+
+class TwoTables(gluon.Block):
+    """A table with a row_sparse weight, one with row_sparse gradients, and a dense layer of the rows of a sample."""
+
+    def __init__(self, rows, widths, ids_per_sample=1, outputs=1, prefix=None):
+        super().__init__(prefix=prefix)
+        with self.name_scope():
+            self.weight = SparseEmbedding(rows, widths[0], prefix='weight_')
+            self.gradient = nn.Embedding(rows, widths[1], sparse_grad=True, prefix='gradient_')
+            self.out = nn.Dense(outputs, in_units=ids_per_sample * sum(widths), prefix='out_')
+
+    def forward(self, ids):
+        parts = [table(ids).reshape((ids.shape[0], -1)) for table in (self.weight, self.gradient)]
+        return self.out(mx.nd.concat(*parts, dim=1))
 
 
 def sum_of_squares(output):

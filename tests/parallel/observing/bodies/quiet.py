@@ -4,27 +4,11 @@ import sys
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
-from mxnet.gluon import nn
-from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid
-from tests.helpers.training_steps import make_step
+from tests.helpers.training_steps import TwoTables, make_step
 
 ROWS, WIDTH, BATCH, STEPS = 20000, 16, 12, 11  # 1.3 MB: the route is measured
-
-
-class Net(gluon.Block):
-    """A table of each kind and a dense layer."""
-
-    def __init__(self):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.weight = SparseEmbedding(ROWS, WIDTH, prefix='weight_')
-            self.gradient = nn.Embedding(ROWS, WIDTH, sparse_grad=True, prefix='gradient_')
-            self.out = nn.Dense(1, in_units=2 * WIDTH, prefix='out_')
-
-    def forward(self, ids):
-        return self.out(mx.nd.concat(self.weight(ids), self.gradient(ids), dim=1))
 
 
 def train(net, trainer, rank):
@@ -37,7 +21,7 @@ def train(net, trainer, rank):
 
 for number, (optimizer, options) in enumerate([('sgd', {'momentum': 0.9, 'wd': 1e-4}),  # lazily
                                                ('rmsprop', {})]):  # on dense copies
-    net = Net()
+    net = TwoTables(ROWS, (WIDTH, WIDTH), prefix='net_')
     net.initialize(mx.init.Uniform(0.1))
     store = mxhybrid.create()
     trainer = gluon.Trainer(net.collect_params(), optimizer, dict(options, learning_rate=0.01), kvstore=store)
