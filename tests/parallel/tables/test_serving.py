@@ -1,6 +1,4 @@
-"""Servers hold the weights of embeddings, and workers pull their own rows: results are the same, fewer bytes travel, and
-no old value is read.
-"""
+"""Servers hold the weights of embeddings, and workers pull their own rows: the same results, and fewer bytes."""
 import os
 
 import numpy as np

@@ -118,8 +118,8 @@ def test_worker_0_sends_rows_to_hosts_without_the_files(alone, together):
 def test_refused_on_every_rank(together):
     result = run(*SERVERS_WRITE, '--part', 'refused', '--directory', together[1], '--unseen').ok()
     for values in result.results.values():
-        width, unseen = values['errors']
-        assert 'items.weight has width 4 in the checkpoint, 5 in the net' in width
+        rows, unseen = values['errors']
+        assert 'items.weight has rows %d in the checkpoint, %d in the net' % (1 << 40, 1 << 41) in rows
         assert 'cannot write rows of a dynamic table' in unseen
         np.testing.assert_array_equal(values['imported'],
                                       np.random.RandomState(0).standard_normal((50, 4)))

@@ -4,8 +4,9 @@ import pytest
 from lab.jobs import run_job
 
 from ...helpers import comparing, rounding
-from ...helpers.joint_jobs import body as body_of, run_together
+from ...helpers.joint_jobs import body, run_together
 from . import BODIES
+from .bodies import wire
 
 BODY = BODIES / 'wire.py'
 HALF = {'MXHYBRID_WIRE_DTYPE': 'float16'}
@@ -17,8 +18,8 @@ CASES = 'dense-momentum,gradient-sgd-momentum,weight-sgd-notlazy,weight-adam,tra
 def alone():
     """The results of one process: for two workers, exact and rounded as by ps-lite; for three as by the lane."""
     results = run_together({
-        'exact': body_of(BODY, '--alone', 2), 'apart': body_of(BODY, '--alone', 2, '--rounded', 'apart'),
-        'pulled': body_of(BODY, '--alone', 3, '--rounded', 'pulled')}, 'none', timeout=100)
+        'exact': body(BODY, '--alone', 2), 'apart': body(BODY, '--alone', 2, '--rounded', 'apart'),
+        'pulled': body(BODY, '--alone', 3, '--rounded', 'pulled')}, 'none', timeout=100)
     return {name: result.results[0] for name, result in results.items()}
 
 
@@ -42,8 +43,8 @@ def on_the_lane(tmp_path):
 def three(tmp_path_factory):
     """The results of three workers with the lane."""
     return run_together({
-        'wire': body_of(BODY, '--wire', 'float16', '--directory', tmp_path_factory.mktemp('pulled'), '--partitions', 4),
-        'train': body_of(BODIES / 'train.py', '--cases', CASES)},
+        'wire': body(BODY, '--wire', 'float16', '--directory', tmp_path_factory.mktemp('pulled'), '--partitions', 4),
+        'train': body(BODIES / 'train.py', '--cases', CASES)},
         'launch.py', workers=3, servers=2, timeout=200, env=HALF)
 
 
@@ -58,19 +59,11 @@ def assert_found(expected, result, kind='outcomes'):
                                                   err_msg='%s: %s on rank %d' % (case, name, rank))
 
 
-def sums(body, key, workers):
+def sums(key, workers):
     """Yield each step, the rows that any worker touches, and all workers' gradients in float64."""
-    for step in range(body.STEPS):
-        parts, touched = body.gradients(key, step, workers)
+    for step in range(wire.STEPS):
+        parts, touched = wire.gradients(key, step, workers)
         yield '%02d' % step, touched, [part.astype('f8') for part in parts]
-
-
-@pytest.fixture
-def body(monkeypatch):
-    """The module of the workers, for their gradients."""
-    monkeypatch.syspath_prepend(str(BODIES))
-    import wire
-    return wire
 
 
 def test_no_other_roundings_than_those_documented(alone, together):
@@ -82,25 +75,25 @@ def test_no_other_roundings_than_those_documented(alone, together):
     assert_found(result['by_allreduce'], together, 'by_allreduce')  # a table moved there in mid-training, unrounded
 
 
-def test_local_rows_on_the_lane_are_rounded_when_pulled(body, alone, three):
+def test_local_rows_on_the_lane_are_rounded_when_pulled(alone, three):
     result = three['wire']
     assert sorted(result.results) == [0, 1, 2]
     expected = alone['pulled']['outcomes']
     dense = {'dense': 12, 'half-dense': 14}  # each worker's part is rounded, and then the sum
     assert_found({case: expected[case] for case in set(expected) - set(dense)}, result)
     for case, key in dense.items():
-        for step, _, parts in sums(body, key, 3):
+        for step, _, parts in sums(key, 3):
             total = sum(part.astype('f2').astype('f4') for part in parts).astype('f2')
             assert (np.abs(total.astype('f8') - sum(parts)) <= rounding.sum_bound(parts)).all()
             for rank in range(3):
                 np.testing.assert_array_equal(result.results[rank]['outcomes'][case][step], total)
 
 
-def test_errors_stay_within_the_bounds_that_follow_from_float16(body, alone, together):
+def test_errors_stay_within_the_bounds_that_follow_from_float16(alone, together):
     rounded, exact = together.results[1]['outcomes'], alone['exact']['outcomes']
-    for key, name, model in ((0, 'sgd', rounding.Sgd(body.SHAPE, 0.1, 0.9)),
-                             (1, 'adam', rounding.Adam(body.SHAPE, 0.01))):
-        for _, touched, parts in sums(body, key, 2):
+    for key, name, model in ((0, 'sgd', rounding.Sgd(wire.SHAPE, 0.1, 0.9)),
+                             (1, 'adam', rounding.Adam(wire.SHAPE, 0.01))):
+        for _, touched, parts in sums(key, 2):
             total, bound = sum(parts) / 2, rounding.servers_bound(parts) / 2  # rescale_grad is 1/2
             model.step(touched, total[touched], bound[touched])
         exact_end, end = exact[name]['end'].astype('f8'), rounded[name]['end'].astype('f8')
@@ -109,11 +102,11 @@ def test_errors_stay_within_the_bounds_that_follow_from_float16(body, alone, tog
         assert np.abs(end - exact_end).max() > 10 * slack.min()  # without rounding this test would find nothing
         small = np.abs(end) < 65000
         assert (np.abs(rounded[name]['pulled'] - end) <= rounding.pull_bound(end))[small].all()
-    for step, _, parts in sums(body, 11, 2):
+    for step, _, parts in sums(11, 2):
         bound = rounding.servers_bound(parts)
         error = np.abs(rounded['rows'][step] - sum(parts))
         assert (error <= bound + rounding.pull_bound(np.abs(sum(parts)) + bound)).all()
-    for step, _, parts in sums(body, 12, 2):
+    for step, _, parts in sums(12, 2):
         assert (np.abs(rounded['dense'][step] - sum(parts)) <= rounding.sum_bound(parts)).all()
 
 

@@ -35,11 +35,11 @@ OVERFLOWS = (1, 5, 8)
 class Net(gluon.Block):
     """A numbered table, a table by keys with bags, both in a collection, and a dense layer."""
 
-    def __init__(self, dtype, width=4, prefix='net_', **options):
+    def __init__(self, dtype, width=4, rows=ROWS, prefix='net_', **options):
         super().__init__(prefix=prefix)
         with self.name_scope():
             self.tables = mxhybrid.nn.EmbeddingCollection({
-                'items': mxhybrid.nn.Embedding(ROWS, width, dtype, mx.init.Normal(0.5), prefix='items_'),
+                'items': mxhybrid.nn.Embedding(rows, width, dtype, mx.init.Normal(0.5), prefix='items_'),
                 'users': mxhybrid.nn.HashEmbedding(width, dtype, mx.init.Uniform(0.5), prefix='users_', **options)})
             self.out = gluon.nn.Dense(1, use_bias=False, in_units=width, prefix='out_')
             self.out.cast(dtype)

@@ -54,8 +54,8 @@ def resume(directory, case):
 
 
 def refused(directory):
-    """Return the errors of a load into tables of another width, and of a save that servers cannot make."""
-    model = make('adam', 99, width=5)
+    """Return the errors of a load into a table of other rows, and of a save that servers cannot make."""
+    model = make('adam', 99, rows=2 * table_blocks.ROWS)
     errors = [error_of(mxhybrid.checkpoint.load, os.path.join(directory, 'adam'), *model)]
     train('adam', model, 0, 1)
     errors.append(error_of(mxhybrid.checkpoint.save, os.path.join(directory, 'unseen'), *model, 1))

@@ -11,25 +11,12 @@ import mxnet as mx
 import numpy as np
 from lab.reports import report
 from mxnet import autograd, gluon
-from mxnet.gluon import nn
 from train import LOSS, Worker
 
 import mxhybrid
-from tests.helpers.training_steps import weights_of
+from tests.helpers.training_steps import TwoTables, weights_of
 
 ROWS, BATCH, STEPS = 30, 8, 8
-
-
-class Net(gluon.Block):
-    def __init__(self):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.words = gluon.contrib.nn.SparseEmbedding(ROWS, 3, prefix='words_')
-            self.bins = nn.Embedding(ROWS, 2, sparse_grad=True, prefix='bins_')
-            self.score = nn.Dense(1, prefix='score_')
-
-    def forward(self, ids):
-        return self.score(mx.nd.concat(self.words(ids), self.bins(ids), dim=1))
 
 
 def fit(worker, net, trainer):
@@ -40,13 +27,13 @@ def fit(worker, net, trainer):
         with autograd.record():
             loss = LOSS(net(mx.nd.array(ids, ctx=mx.cpu())), mx.nd.array(targets, ctx=mx.cpu()))
         loss.backward()
-        mxhybrid.prefetch(net.bins.weight, ids)
+        mxhybrid.prefetch(net.gradient.weight, ids)
         trainer.step(BATCH)
 
 
 def train(worker, **options):
     """Train, save and load in each way, train on; return all weights."""
-    net = Net()
+    net = TwoTables(ROWS, (3, 2), prefix='net_')
     net.initialize(mx.init.Constant(0.1), ctx=mx.cpu())
     trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1}, kvstore=worker.store(), **options)
     fit(worker, net, trainer)
