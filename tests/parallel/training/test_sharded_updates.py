@@ -9,16 +9,16 @@ from ...helpers import comparing
 from ...helpers.joint_jobs import body, run_together
 from . import BODIES
 
-BODY, TRAIN, PROMISES = (BODIES / (name + '.py') for name in ('sharded_updates', 'train', 'promises'))
+BODY, TRAIN = BODIES / 'sharded_updates.py', BODIES / 'train.py'
 WORKERS = 3
 SHARDED = {'MXHYBRID_SHARD_UPDATES': '1'}
+RESUMED = ['resume/dense/sgd-momentum', 'resume/dense/adam']
 #: Cases of dense weights that workers update, by script.
-CASES = {TRAIN: ['dense', 'dense-momentum', 'half', 'add', 'stale-dense'],
-         PROMISES: ['scheduler/dense', 'batch_size/dense', 'multipliers/dense', 'freezes/dense', 'clip/dense',
-                    'overflow/dense', 'head/dense/sgd-momentum', 'anew/dense', 'parameters/dense',
-                    'sums_in_gradients/dense/script', 'back/dense/sgd-momentum', 'restore/dense/sgd-momentum',
-                    'save/dense/sgd-momentum', 'save/dense/adam', 'resume/dense/sgd-momentum', 'resume/dense/adam']}
-RESUMED = [case for case in CASES[PROMISES] if case.startswith('resume/')]
+CASES = {'train.py': ['dense', 'dense-momentum', 'half', 'add', 'stale-dense'],
+         'promises.py': ['scheduler/dense', 'batch_size/dense', 'multipliers/dense', 'freezes/dense', 'clip/dense',
+                         'overflow/dense', 'head/dense/sgd-momentum', 'anew/dense', 'parameters/dense',
+                         'back/dense/sgd-momentum', 'restore/dense/sgd-momentum', 'save/dense/sgd-momentum',
+                         'save/dense/adam', *RESUMED]}
 
 
 def assert_near(expected, actual, case):
@@ -42,7 +42,7 @@ def assert_cases_near(result, least):
 def alone(tmp_path_factory):
     """The results of MXNet alone, by script, and the folder of its files."""
     folder = tmp_path_factory.mktemp('alone')
-    return {script: comparing.reference(script, '--directory', folder, '--cases', ','.join(cases))
+    return {script: comparing.reference(BODIES / script, '--directory', folder, '--cases', ','.join(cases))
             for script, cases in CASES.items()}, folder
 
 
@@ -50,33 +50,32 @@ def alone(tmp_path_factory):
 def together(alone, tmp_path_factory):
     """The results of workers by script, and of training that is resumed by the way of its updates before and after."""
     folder = tmp_path_factory.mktemp('together')
-    bodies = {script: body(script, '--directory', folder, '--cases', ','.join(cases), **SHARDED)
+    bodies = {script: body(BODIES / script, '--directory', folder, '--cases', ','.join(cases), **SHARDED)
               for script, cases in CASES.items()}
-    bodies.update({
-        'sharded, then whole': body(PROMISES, '--directory', folder, '--cases', ','.join(RESUMED)),
-        'alone, then sharded': body(PROMISES, '--directory', alone[1], '--cases', ','.join(RESUMED), **SHARDED),
-        BODY: body(BODY)})
+    resumed = BODIES / 'promises.py', '--cases', ','.join(RESUMED), '--directory'
+    bodies.update({'sharded, then whole': body(*resumed, folder),
+                   'alone, then sharded': body(*resumed, alone[1], **SHARDED), 'own cases': body(BODY)})
     return run_together(bodies, 'horovodrun', workers=WORKERS, timeout=280)
 
 
 @pytest.fixture
 def results(together):
-    assert sorted(together[BODY].results) == list(range(WORKERS))
-    return together[BODY]
+    assert sorted(together['own cases'].results) == list(range(WORKERS))
+    return together['own cases']
 
 
 def test_every_case_equals_one_process(results):
     assert_cases_near(results, 13)
 
 
-@pytest.mark.parametrize('script', CASES, ids=lambda script: script.name)
+@pytest.mark.parametrize('script', CASES)
 def test_cases_of_other_scripts_equal_one_process(alone, together, script):
     comparing.assert_cases({case: alone[0][script][case] for case in CASES[script]}, together[script], WORKERS)
 
 
 @pytest.mark.parametrize('way', ['sharded, then whole', 'alone, then sharded'])
 def test_states_are_those_of_whole_updates(alone, together, way):
-    comparing.assert_cases({case: alone[0][PROMISES][case] for case in RESUMED}, together[way], WORKERS)
+    comparing.assert_cases({case: alone[0]['promises.py'][case] for case in RESUMED}, together[way], WORKERS)
 
 
 def test_report_has_the_bytes_of_state(results):

@@ -1,4 +1,4 @@
-"""Workers with different values of settings that must be equal; the arguments name the differences, one case each.
+"""Let worker 1 differ from worker 0 in one thing that must be equal; each argument names a difference.
 
 An error of mxhybrid is caught and reported, by the name of the case, with the seconds that the case took, but in the
 last case.

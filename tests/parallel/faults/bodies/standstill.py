@@ -1,4 +1,4 @@
-"""Workers make different calls, so that all of them wait; the first argument selects the calls."""
+"""Make other calls on each worker, so that all of them wait; the argument selects the calls."""
 import contextlib
 import sys
 

@@ -1,4 +1,4 @@
-"""Wrong input of dynamic tables: each is refused by name on the rank that gives it, and training goes on.
+"""Give dynamic tables wrong input: each is refused by name on the rank that gives it, and training goes on.
 
 The argument is a directory for a checkpoint.  With ``one`` in its place, worker 1 alone gives an id that no row has,
 which ends the job; with ``joint``, all workers together have more keys than the capacity.

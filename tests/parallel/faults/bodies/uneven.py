@@ -1,6 +1,4 @@
-"""Workers that differ in a value that must be the same on all workers, one value in each case; reports the error and
-its step.
-"""
+"""Change a value on the last worker that must be the same on all workers; report the error and its step."""
 import mxnet as mx
 import numpy as np
 from lab.reports import report

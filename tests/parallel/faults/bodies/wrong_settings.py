@@ -1,4 +1,4 @@
-"""Makes stores by settings in the environment that are wrong, and reports the errors, by the settings.
+"""Make stores by wrong settings in the environment; report the errors by the settings.
 
 The arguments are NAME=VALUE. In the end, when both workers have reported, it makes a store by settings that are right;
 the launcher ends a worker whose peer has failed.

@@ -1,4 +1,4 @@
-"""The store used directly: reports the values after every call, to compare them with MXNet's own store.
+"""Use the store directly; report the values after every call, to compare them with MXNet's own store.
 
 With ``--alone N`` one process gives MXNet's ``local`` store the arrays of N workers as those of N devices.
 """

@@ -1,4 +1,4 @@
-"""Resident memory of servers and workers while a table with momentum moves again and again."""
+"""Report the resident memory of servers and workers while a table with momentum moves again and again."""
 import mxnet as mx
 import numpy as np
 from lab.reports import report

@@ -1,4 +1,4 @@
-"""Servers hold the weight of an ``nn.Embedding``, workers pull their own rows; each case by itself, as in ``train.py``.
+"""Train an ``nn.Embedding`` whose weight servers hold, and of which workers pull their own rows; as ``train.py`` does.
 
 A case meddles with training after ``MIDDLE`` steps, when the weight has long been on the servers, and reports the
 routes of the table then and at the end.

@@ -1,4 +1,4 @@
-"""Tables under random pushes and pulls that differ from worker to worker, against a NumPy model.
+"""Push and pull random rows, other ones on each worker, and compare them with a NumPy model.
 
 Values are small whole numbers, so that sums are exact in any order.  Worker r pulls r times a step, none on the
 others' steps, and asks for some rows early, rightly or not; pushes are empty, full, and grow, so that shared memory

@@ -1,4 +1,4 @@
-"""Pushes row_sparse arrays whose row ids are repeated and in any order, by every route, against a NumPy model.
+"""Push row_sparse arrays whose row ids are repeated, in any order, by every route; compare sums with a NumPy model.
 
 Values are small whole numbers, so that sums are exact in any order.  Some pushes have more ids than the table has rows.
 """

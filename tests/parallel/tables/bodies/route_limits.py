@@ -1,4 +1,4 @@
-"""Tables that cannot travel by allreduce, since memory lacks or rows of their state are too wide; reports an error.
+"""Use tables that cannot travel by allreduce, because memory lacks or rows of their state are too wide; report an error.
 
 In the end worker 1 forces other routes than worker 0.
 """

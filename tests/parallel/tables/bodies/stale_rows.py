@@ -1,4 +1,4 @@
-"""Tables with staleness 1, and a model that counts: worker w adds 1 to column w of the rows of its batch.
+"""Train tables with staleness 1 that count pushes: worker w adds 1 to column w of the rows of its batch.
 
 The arguments are the type in which rows travel, and a directory for a checkpoint.
 """

@@ -1,4 +1,4 @@
-"""Dense values of many types and shapes, summed in the store, gathers and copies, against NumPy's; args: steps [rank].
+"""Sum dense values of many types and shapes, gather and copy arrays, and compare with NumPy; args: steps [rank].
 
 With a rank, that worker kills itself in the middle of its second step.
 

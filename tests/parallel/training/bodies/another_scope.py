@@ -1,4 +1,4 @@
-"""Trains on the CPU, by explicit contexts, while the script works in ``with mx.gpu():``, where an array without an
+"""Train on the CPU, by explicit contexts, while the script works in ``with mx.gpu():``, where an array without an
 explicit context would be. Without GPUs it would be an error, which names the operator that makes it.
 
 The argument is a directory for files.

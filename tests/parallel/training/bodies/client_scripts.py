@@ -1,4 +1,4 @@
-"""Calls of scripts and libraries that were written for one process or for Horovod.
+"""Make the calls of scripts and libraries that were written for one process or for Horovod.
 
 ``client_scripts.py FOLDER [--first] [--twice]`` writes checkpoints of gluon's estimator to a new folder.
 The script ends with ``hvd.shutdown()``, and training is reported before.
@@ -127,7 +127,8 @@ def note_rendezvous(start):
         met_at.update(port=os.environ['HOROVOD_GLOO_RENDEZVOUS_PORT'])
         start(*args, **keywords)
         url = 'http://%s:%s/global/1' % (os.environ['HOROVOD_GLOO_RENDEZVOUS_ADDR'], met_at['port'])
-        met_at.update(record=len(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url).read()))
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        met_at.update(record=len(opener.open(url, timeout=30).read()))
     return start_and_note
 
 

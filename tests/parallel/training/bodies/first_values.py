@@ -1,4 +1,4 @@
-"""Networks whose values differ between workers when they are made, by ``first_values.py [--kvstore device]``.
+"""Train networks whose values differ between workers when they are made: ``first_values.py [--kvstore device]``.
 
 Each case reports the weights after one step and after three, to be compared with worker 0's network in one process.
 """

@@ -1,4 +1,4 @@
-"""Workers with different numbers of batches train together; the last ones go on while the others have joined.
+"""Train with other numbers of batches on each worker: the last workers go on while the others have joined.
 
 Without a launcher, one process trains on the joint batches.  Reports weights, rows and steps by case.
 """

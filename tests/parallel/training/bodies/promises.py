@@ -1,4 +1,4 @@
-"""Promises of a Trainer that stock dist_sync breaks; each case by itself, as in ``train.py``.
+"""Do what a Trainer promises and stock dist_sync breaks; each case by itself, as in ``train.py``.
 
 The name of a case is that of a function and its arguments: ``save/dense-on-store/adam`` calls ``save`` with dense
 tables, the optimizer adam, and a store that updates the weights.

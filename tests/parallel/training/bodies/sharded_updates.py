@@ -1,4 +1,4 @@
-"""Trainers with sharded updates: each case also trains one process on the joint batch; both results are reported.
+"""Train with sharded updates, and each process by itself on the joint batch; report both results.
 
 With a directory as argument the cases are those of a network that ``parallelize`` has split.
 """

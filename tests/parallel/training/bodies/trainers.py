@@ -1,4 +1,4 @@
-"""Trainers, one after the other: the memory of each on servers and in shared memory is freed, and values stay right.
+"""Make one Trainer after the other: the memory of each on servers and in shared memory is freed.
 
 Memory of servers and workers is read after every Trainer; weights are compared with one process by the test.
 """

@@ -1,4 +1,4 @@
-"""Given gradients through a store whose float32 values travel as float16; all that comes back is reported.
+"""Push given gradients to a store whose float32 values travel as float16; report all that comes back.
 
 With ``--alone N`` one process computes what N workers must give: exactly or, with ``--rounded``, with every rounding
 that wire_dtype=float16 documents and no other: of each worker's gradients, which ps-lite sends apart, or only of what
