@@ -1,4 +1,4 @@
-"""Make the calls of training scripts around their loop; each case reports the weights of a model, as in ``train.py``.
+"""Make the calls of training scripts around their loop; each case reports weights, as in ``train.py``.
 
 ``--in-thread`` has threads that end make the first store and train.  Cases in which the script ends are by themselves:
 ``--end NAME``.
