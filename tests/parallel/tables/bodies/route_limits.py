@@ -1,4 +1,4 @@
-"""Use tables that cannot travel by allreduce, for lack of memory or since rows of their state are too wide; report an error.
+"""Use tables that cannot travel by allreduce: memory lacks, or rows of their state are too wide; report an error.
 
 In the end worker 1 forces other routes than worker 0.
 """
