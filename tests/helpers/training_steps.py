@@ -6,12 +6,12 @@ from mxnet.gluon.contrib.nn import SparseEmbedding
 
 
 class TwoTables(gluon.Block):
-    """A table with a row_sparse weight, one with row_sparse gradients, and a dense layer of the rows of a sample."""
+    """A table with a row_sparse weight, or a dense one, a table with row_sparse gradients, and a dense layer."""
 
-    def __init__(self, rows, widths, ids_per_sample=1, outputs=1, prefix=None):
+    def __init__(self, rows, widths, ids_per_sample=1, outputs=1, sparse_weight=True, prefix=None):
         super().__init__(prefix=prefix)
         with self.name_scope():
-            self.weight = SparseEmbedding(rows, widths[0], prefix='weight_')
+            self.weight = (SparseEmbedding if sparse_weight else nn.Embedding)(rows, widths[0], prefix='weight_')
             self.gradient = nn.Embedding(rows, widths[1], sparse_grad=True, prefix='gradient_')
             self.out = nn.Dense(outputs, in_units=ids_per_sample * sum(widths), prefix='out_')
 

@@ -1,4 +1,4 @@
-"""Make wrong calls: each must be refused on the calling rank, by name, before anything is sent; the store stays usable."""
+"""Make wrong calls: each is refused on the calling rank, by name, before anything is sent; the store stays usable."""
 import mxnet as mx
 import numpy as np
 from lab.reports import report

@@ -25,43 +25,26 @@ import mxnet as mx
 import numpy as np
 from lab.reports import report
 from mxnet import autograd, gluon
-from mxnet.gluon import nn
-from mxnet.gluon.contrib.nn import SparseEmbedding
 from train import BATCH, LOSS, ROWS, Worker, backward, batches, filled, fit, parser_of, weights
 
 import mxhybrid
 from tests.helpers.outcomes import error_of
+from tests.helpers.training_steps import TwoTables
 
 STEPS = 9
 LIMIT_S = 60
 
 
-class Mixed(gluon.Block):
-    """A row_sparse weight, a row_sparse gradient and a dense layer."""
-
-    def __init__(self, sparse_weight=True):
-        super().__init__()
-        with self.name_scope():
-            self.held = SparseEmbedding(ROWS, 4) if sparse_weight else nn.Embedding(ROWS, 4)
-            self.replicated = nn.Embedding(ROWS, 3, sparse_grad=True)
-            self.out = nn.Dense(2, in_units=21)
-
-    def forward(self, ids):
-        parts = [table(ids).reshape((ids.shape[0], -1)) for table in (self.held, self.replicated)]
-        return self.out(mx.nd.concat(*parts, dim=1))
-
-
 def make(worker, sparse_weight=True, **options):
     """A filled model and its Trainer."""
-    net = filled(Mixed(sparse_weight))
+    net = filled(TwoTables(ROWS, (4, 3), ids_per_sample=3, outputs=2, sparse_weight=sparse_weight))
     return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.3, 'momentum': 0.9},
                               kvstore=worker.store(**options), **options)
 
 
 def around(act, every=1):
-    """A case that calls ``act(worker)`` before each step, or some."""
-    def case(worker):
-        net, trainer = make(worker)
+    """Return a case that calls ``act(worker)`` before each step, or some."""
+    def case(worker, net, trainer):
         return fit(worker, net, trainer, steps=STEPS,
                    before=lambda step, trainer: act(worker) if step % every == every - 1 else None)
     return case
@@ -157,9 +140,8 @@ def mid_step(worker):
     return weights(net)
 
 
-def pools(worker):
+def pools(worker, net, trainer):
     """A pool of forked processes that lives for the whole training."""
-    net, trainer = make(worker)
     with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context('fork')) as pool:
         found = []
         result = fit(worker, net, trainer, steps=STEPS, before=lambda step, _: found.append(pool.submit(abs, -step)))
@@ -172,9 +154,8 @@ def _feed(batches, queue):
         queue.put(batch)
 
 
-def loaders(worker):
+def loaders(worker, net, trainer):
     """MXNet's data loader, and a process that feeds a queue as PyTorch's does, both started in the middle."""
-    net, trainer = make(worker)
     fit(worker, net, trainer, steps=3)
     ids, targets = batches(6)
     size = BATCH // worker.size
@@ -194,9 +175,8 @@ def loaders(worker):
     return weights(net)
 
 
-def spawned(worker):
+def spawned(worker, net, trainer):
     """Processes started afresh, which import this program: on the way, and one that fails."""
-    net, trainer = make(worker)
     fit(worker, net, trainer, steps=3)
     _process('spawn')
     sleeper = subprocess.Popen(['sleep', '300'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -235,17 +215,15 @@ def in_a_thread(function, *args):
     return result.result()
 
 
-def in_threads(worker):
+def in_threads(worker, net, trainer):
     """Make each part of the training in a thread of its own, which ends."""
-    net, trainer = make(worker)
     for seed in (5, 6, 7):
         result = in_a_thread(fit, worker, net, trainer, seed, 3)
     return result
 
 
-def beside_threads(worker):
+def beside_threads(worker, net, trainer):
     """A thread that starts programs and collects garbage during the training."""
-    net, trainer = make(worker)
     stop, rounds = threading.Event(), []
 
     def busy():
@@ -274,9 +252,8 @@ def in_event_loop(worker):
     return asyncio.run(train())
 
 
-def signals(worker):
+def signals(worker, net, trainer):
     """A timer's signals interrupt whatever the script does, and their handler starts a program now and then."""
-    net, trainer = make(worker)
     count = [0]
 
     def tick(number, frame):
@@ -309,9 +286,8 @@ def cells(worker):
     return names['result']
 
 
-def caught(worker):
+def caught(worker, net, trainer):
     """Errors that the script catches, on all workers or on one, in calls, forward passes and records."""
-    net, trainer = make(worker)
     fit(worker, net, trainer, steps=2)
     for wrong in (lambda: trainer.step('many'), lambda: net(mx.nd.ones((2, 2))),
                   lambda: trainer._kvstore.pull('nobody', mx.nd.zeros(2)) if worker.hybrid else 1 / 0):
@@ -327,9 +303,8 @@ def caught(worker):
     return fit(worker, net, trainer, steps=3, seed=6)
 
 
-def evaluates(worker):
+def evaluates(worker, net, trainer):
     """Let one worker evaluate, save and look at values while the others go on."""
-    net, trainer = make(worker)
     ids, _ = batches(9)
     outputs = []
 
@@ -349,15 +324,15 @@ def evaluates(worker):
 
     evaluate()
     result = fit(worker, net, trainer, steps=STEPS, before=look)
-    net.replicated.weight.set_data(mx.nd.ones((ROWS, 3)))
-    net.held.weight.set_data(mx.nd.ones((ROWS, 4)).tostype('row_sparse'))
+    net.gradient.weight.set_data(mx.nd.ones((ROWS, 3)))
+    net.weight.weight.set_data(mx.nd.ones((ROWS, 4)).tostype('row_sparse'))
     evaluate()
     result.update(fit(worker, net, trainer, steps=3, seed=6))
     held, own = weights(net)['00'], weights(net)['01']
     evaluate()
-    net.replicated.weight.set_data(mx.nd.array(own))
+    net.gradient.weight.set_data(mx.nd.array(own))
     if not worker.hybrid:  # whose other table, of which it has some rows, MXNet alone takes for all
-        net.held.weight.set_data(mx.nd.sparse.row_sparse_array((held, np.arange(ROWS)), shape=held.shape))
+        net.weight.weight.set_data(mx.nd.sparse.row_sparse_array((held, np.arange(ROWS)), shape=held.shape))
     evaluate()
     result.update({'later-' + name: values for name, values in fit(worker, net, trainer, steps=3, seed=7).items()})
     if worker.rank == 0:
@@ -385,9 +360,8 @@ def mute(worker):
         return fit(worker, net, trainer, steps=STEPS)
 
 
-def elsewhere(worker):
+def elsewhere(worker, net, trainer):
     """The working directory changes, and goes."""
-    net, trainer = make(worker)
     fit(worker, net, trainer, steps=2)
     home = os.getcwd()
     directory = tempfile.mkdtemp()
@@ -399,12 +373,17 @@ def elsewhere(worker):
         os.chdir(home)
 
 
-CASES = {name: around(act, every) for name, act, every in (
+def with_net(case):
+    """Return a function of a worker that gives a case a filled model and its Trainer, too."""
+    return lambda worker: case(worker, *make(worker))
+
+
+CASES = {name: with_net(around(act, every)) for name, act, every in (
     ('forks', forks, 1), ('programs', programs, 1), ('pictures', pictures, 4), ('child-computes', child_computes, 3),
     ('child-exits', child_exits, 3), ('child-raises', child_raises, 3), ('child-calls-store', child_calls_store, 3))}
-CASES.update({function.__name__.replace('_', '-'): function for function in (
-    mid_step, pools, loaders, spawned, in_threads, beside_threads, in_event_loop, signals, cells, caught, evaluates,
-    renewed, mute, elsewhere)})
+CASES.update({case.__name__.replace('_', '-'): with_net(case) for case in (
+    pools, loaders, spawned, in_threads, beside_threads, signals, caught, evaluates, elsewhere)})
+CASES.update({'mid-step': mid_step, 'in-event-loop': in_event_loop, 'cells': cells, 'renewed': renewed, 'mute': mute})
 
 
 # -- the end -------------------------------------------------------------------------------------------------------
