@@ -14,12 +14,6 @@ KINDS = {'near': 'replicated', 'bins': 'row allreduce', 'rare': 'server weights'
 
 
 @pytest.fixture(scope='module')
-def expected(tmp_path_factory):
-    """MXNet alone."""
-    return comparing.reference(BODY, '--directory', tmp_path_factory.mktemp('alone'))
-
-
-@pytest.fixture(scope='module')
 def switched(tmp_path_factory):
     """Two workers on a network that a setting declares slow, and the folder of their files."""
     directory = tmp_path_factory.mktemp('switched')

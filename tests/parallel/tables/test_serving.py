@@ -18,12 +18,6 @@ KINDS = {
     **dict.fromkeys(['outer', 'off', 'all-rows'], ('server gradients', 'server gradients'))}
 
 
-@pytest.fixture(scope='module')
-def expected(tmp_path_factory):
-    """MXNet alone."""
-    return comparing.reference(BODY, '--directory', tmp_path_factory.mktemp('alone'))
-
-
 @pytest.fixture(scope='module', params=[
     ('horovodrun', 2, 1, None, ''),
     ('launch.py', 3, 2, '5', 'evaluate-adam,evaluate-on-store,read,new,states,states-on-store,repartition')],

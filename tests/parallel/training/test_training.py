@@ -12,12 +12,6 @@ from . import BODIES
 BODY = BODIES / 'train.py'
 
 
-@pytest.fixture(scope='module')
-def expected():
-    """MXNet alone."""
-    return comparing.reference(BODY)
-
-
 @pytest.mark.parametrize('launcher, workers, servers, partitions, transport', [
     ('horovodrun', 2, 1, None, 'lane'), ('horovodrun', 3, 2, 5, 'lane'), slow('horovodrun', 4, 1, 3, 'lane'),
     slow('launch.py', 2, 2, None, 'lane'), ('launch.py', 3, 1, 2, 'lane'), slow('launch.py', 4, 3, 7, 'lane'),

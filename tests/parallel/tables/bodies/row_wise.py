@@ -50,6 +50,8 @@ def replicated(worker, name):
 
 def tested(worker):
     """Update as MXNet's nightly tests do: ``w += rescale_grad * sum(grad)`` on the store."""
+    if not worker.hybrid:
+        return None  # in one process MXNet's 'test' fails on row_sparse weights
     store = mxhybrid.create(partitions=worker.partitions)
     shape, everything = (train.ROWS, 3), np.arange(train.ROWS)
     store.init('table', mx.nd.sparse.row_sparse_array((np.ones(shape, 'f4'), everything), shape=shape))
