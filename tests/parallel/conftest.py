@@ -1,5 +1,6 @@
-"""The results of MXNet alone as a fixture, and a note on two files that are left out above CPython 3.8: gluonnlp 0.10 and
-MXNet's launch.py do not run there.  Named on the command line, a file is collected all the same, and fails.
+"""The results of MXNet alone as a fixture, and a note on two files that are left out above CPython 3.8.
+
+gluonnlp 0.10 and MXNet's launch.py do not run there.  A file that the command line names is collected, and fails.
 """
 import importlib.util
 
