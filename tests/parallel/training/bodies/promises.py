@@ -1,4 +1,4 @@
-"""Do what a Trainer promises and stock dist_sync breaks; each case by itself, as in ``train.py``.
+"""Train in ways that a Trainer promises and stock dist_sync breaks; each case by itself, as in ``train.py``.
 
 The name of a case is that of a function and its arguments: ``save/dense-on-store/adam`` calls ``save`` with dense
 tables, the optimizer adam, and a store that updates the weights.
