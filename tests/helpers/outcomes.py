@@ -5,18 +5,18 @@ from mxhybrid import HybridError
 from mxhybrid.kvstore.weight_shards import shard_of
 
 
-def error_of(call, *args, **keywords):
-    """Return the text of the error of mxhybrid that a call raises, '' for none."""
+def error_of(call, *args, kind=HybridError, **keywords):
+    """Return the text of the error of a class that a call raises, '' for none."""
     try:
         call(*args, **keywords)
-    except HybridError as error:
+    except kind as error:
         return str(error)
     return ''
 
 
-def problem_of(call, words):
+def problem_of(call, words, kind=HybridError):
     """Compare the error that a call raises with words that it should have; return the problem, '' for none."""
-    said = error_of(call)
+    said = error_of(call, kind=kind)
     missing = [word for word in words if word not in said]
     return '%r not in %r' % (missing, said) if missing else '' if said else 'nothing was refused'
 

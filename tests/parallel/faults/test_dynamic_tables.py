@@ -5,6 +5,7 @@ import os
 import re
 import resource
 import time
+from pathlib import Path
 
 import pytest
 from lab.chaos.faults import hit, small_cgroup, small_disk, stop_while_saving
@@ -33,8 +34,12 @@ def folders(tmp_path):
 
 
 def started(what, launcher, rows, saved):
-    return start_job(BODY, launcher, workers=2, servers=2, args=[what, str(saved)],
-                     env={'MXHYBRID_STORAGE': str(rows)})
+    return start_job(BODY, launcher, workers=2, servers=2, args=[what, saved], env={'MXHYBRID_STORAGE': rows})
+
+
+def complete(saved):
+    """Return the names of the checkpoints that are complete."""
+    return {path.parent.name for path in saved.glob('*/manifest.json')}
 
 
 def check_end(result, launcher, rows, saved, steps):
@@ -68,11 +73,11 @@ def test_a_server_is_killed_while_it_writes_a_delta(folders, launcher, which):
         job.wait_for_output('step 2', timeout=90)
         server, deadline = job.processes('server')[which].pid, time.monotonic() + 60
         files = stop_while_saving(server, saved, lambda: job.poll() is not None or time.monotonic() > deadline)
-        complete = {path.name for path in saved.iterdir() if (path / 'manifest.json').exists()}
+        before = complete(saved)
         job.kill(server)
         result = job.wait(timeout=DEADLINE_S).failed()
     # The checkpoint that was being written is gone.
-    assert files and {path.name for path in saved.iterdir() if (path / 'manifest.json').exists()} == complete
+    assert files and complete(saved) == before
     check_end(result, launcher, rows, saved, range(2, 1000))
 
 
@@ -100,7 +105,7 @@ def test_files_that_cannot_grow_end_the_job(folders):
 
 
 def test_a_lack_of_memory_ends_the_job(folders):
-    with start_job(BODY, 'horovodrun', workers=2, servers=2, args=['full', str(folders[1])]) as job:
+    with started('full', 'horovodrun', 'memory', folders[1]) as job:
         job.wait_for_output('step 1', timeout=90)
         hit(job.processes('server')[0].pid, 'memory')
         result = job.wait(timeout=90).failed()
@@ -112,10 +117,9 @@ def test_a_small_container_ends_the_job(folders):
     with small_cgroup(CONTAINER_BYTES) as processes:
         if processes is None:
             pytest.skip('this process may not limit the memory of others')
-        with start_job(BODY, 'horovodrun', workers=2, servers=2, args=['full', str(folders[1])]) as job:
+        with started('full', 'horovodrun', 'memory', folders[1]) as job:
             job.wait_for_output('step 1', timeout=90)
-            with open(processes, 'w') as file:
-                file.write(str(job.processes('server')[0].pid))
+            Path(processes).write_text(str(job.processes('server')[0].pid))
             result = job.wait(timeout=90).failed()
     check_cause(result, r'net_(users|words)_weight: cannot get memory for rows of \d+ bytes: \d+ bytes are left of the '
                         r'%d of the container .*MXHYBRID_STORAGE' % CONTAINER_BYTES)
@@ -126,8 +130,8 @@ def test_a_small_container_ends_the_job(folders):
 def test_a_full_disk_ends_the_job_on_every_rank(folders, settings):
     rows, saved = folders
     with small_disk(str(rows), '8m'):
-        result = run_job(BODY, 'horovodrun', workers=2, servers=2, args=['full', str(saved)], timeout=90,
-                         env=dict(settings, MXHYBRID_STORAGE=str(rows))).failed()
+        result = run_job(BODY, 'horovodrun', workers=2, servers=2, args=['full', saved], timeout=90,
+                         env=dict(settings, MXHYBRID_STORAGE=rows)).failed()
         assert not list(rows.iterdir())
     # Both tables grow on this disk.
     check_cause(result, r'net_(users|words)_weight: storage: .* cannot grow from \d+ to \d+ bytes: '
@@ -137,12 +141,12 @@ def test_a_full_disk_ends_the_job_on_every_rank(folders, settings):
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root mounts file systems')
 def test_a_full_disk_refuses_the_checkpoint_on_every_rank(folders):
     """The training goes on, and the checkpoints before stay."""
-    with small_disk(str(folders[1]), '4m'):
-        result = run_job(BODY, 'horovodrun', workers=2, servers=2, args=['refused', str(folders[1])], timeout=90).ok()
-        with mxhybrid.checkpoint.open(str(folders[1]), verify=True) as tables:
+    saved = folders[1]
+    with small_disk(str(saved), '4m'):
+        result = run_job(BODY, 'horovodrun', workers=2, servers=2, args=['refused', saved], timeout=90).ok()
+        with mxhybrid.checkpoint.open(str(saved), verify=True) as tables:
             assert tables.step >= 2 and len(tables['users']) > 0
-        assert {path.name for path in folders[1].iterdir()} == {path.parent.name for path in
-                                                                folders[1].glob('*/manifest.json')}
+        assert {path.name for path in saved.iterdir()} == complete(saved)
     for rank in range(2):
         assert re.search(r'worker %d: checkpoint.save failed on worker 0: .*cannot write rows of a dynamic table into '
                          r'.*: No space left on device. Free space there' % rank, result.output), result.tail()

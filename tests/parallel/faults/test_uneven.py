@@ -20,51 +20,38 @@ EXPECTED = {
 
 
 @pytest.fixture(scope='module', params=[('horovodrun', 2), ('launch.py', 3)], ids=['horovodrun', 'launch.py'])
-def job(request):
-    """The reports of all workers, and the number of workers."""
-    launcher, workers = request.param
-    result = run_job(BODY, launcher, workers=workers, timeout=120).ok()
-    return result.results, workers
+def workers(request):
+    """The reports of all workers, in the order of their ranks."""
+    launcher, count = request.param
+    results = run_job(BODY, launcher, workers=count, timeout=120).ok().results
+    return [results[rank] for rank in range(count)]
 
 
 @pytest.mark.parametrize('case', EXPECTED)
-def test_every_worker_is_told_both_values(job, case):
-    results, workers = job
-    odd, others, call, first, last = EXPECTED[case]
-    for rank in range(workers):
-        found = results[rank][case]
-        assert found['step'] == (odd if rank == workers - 1 else others)
+def test_every_worker_is_told_both_values(workers, case):
+    odd, others, setting, first, last = EXPECTED[case]
+    assert [reports[case]['step'] for reports in workers] == [others] * (len(workers) - 1) + [odd]
+    for reports in workers:
         assert 'workers differ in their %s: worker 0 has %s, worker %d has %s;' % (
-            call, first, workers - 1, last) in found['said']
+            setting, first, len(workers) - 1, last) in reports[case]['said']
 
 
-def test_other_multipliers_are_refused(job):
-    results, workers = job
-    for rank in range(workers):
-        assert results[rank]['multiplier']['step'] == 3 and 'lr_mult' in results[rank]['multiplier']['said']
+@pytest.mark.parametrize('case, words', [
+    ('multiplier', ['lr_mult']), ('given', ['dense', 'worker %d now has other values']),
+    ('drawn', ['dense', 'worker %d now has other values'])])
+def test_other_multipliers_and_values_are_refused(workers, case, words):
+    for reports in workers:
+        assert reports[case]['step'] == 3
+        for text in words:
+            assert text.replace('%d', str(len(workers) - 1)) in reports[case]['said']
 
 
-def test_an_agreed_error_updates_nothing(job):
-    results, workers = job
-    assert all(results[rank]['batch-first']['kept'] for rank in range(workers))
+def test_an_agreed_error_updates_nothing(workers):
+    assert all(reports['batch-first']['kept'] for reports in workers)
 
 
-def test_logging_the_rate_of_a_schedule_is_no_mistake(job):
-    results, workers = job
-    assert [results[rank]['logs']['step'] for rank in range(workers)] == [None] * workers
-
-
-@pytest.mark.parametrize('case', ['given', 'drawn'])
-def test_values_of_its_own_on_one_worker_are_refused(job, case):
-    results, workers = job
-    for rank in range(workers):
-        assert results[rank][case]['step'] == 3
-        assert 'dense' in results[rank][case]['said'] and 'worker %d now has other values' % (workers - 1) in (
-            results[rank][case]['said'])
-
-
-def test_values_that_are_put_back_are_no_mistake(job):
-    results, workers = job
-    for rank in range(workers):
-        assert results[rank]['given-back']['step'] is None
-        np.testing.assert_array_equal(results[rank]['given-back']['weight'], results[0]['given-back']['weight'])
+@pytest.mark.parametrize('case', ['logs', 'given-back'])
+def test_reading_a_rate_and_restoring_values_are_allowed(workers, case):
+    for reports in workers:
+        assert reports[case]['step'] is None
+        np.testing.assert_array_equal(reports[case]['weight'], workers[0][case]['weight'])

@@ -9,19 +9,13 @@ from lab.launchers import MEASURED_MEMORY
 from ...helpers import comparing
 from . import BODIES
 
-MOVES, MEMORY, AUTO = (BODIES / name for name in ('moves.py', 'moves_memory.py', 'auto.py'))
+BODY, MEMORY, AUTO = (BODIES / name for name in ('moves.py', 'moves_memory.py', 'auto.py'))
 TABLES = {'net_words_weight', 'net_bins_weight', 'net_days_weight'}
-
-
-@pytest.fixture(scope='module')
-def expected(tmp_path_factory):
-    """MXNet alone."""
-    return comparing.reference(MOVES, '--directory', str(tmp_path_factory.mktemp('alone')))
 
 
 def test_moves_equal_one_process_and_change_no_bit(expected, tmp_path):
     still = ['weight-sgd-momentum', 'weight-adam', 'weight-adagrad', 'gradient-adam', 'ahead']
-    result = run_job(MOVES, 'horovodrun', workers=2, servers=2, args=['--directory', str(tmp_path), '--still'] + still,
+    result = run_job(BODY, 'horovodrun', workers=2, servers=2, args=['--directory', tmp_path, '--still'] + still,
                      timeout=200).ok()
     comparing.assert_cases(expected, result, 2)
     for case in still:
@@ -31,8 +25,8 @@ def test_moves_equal_one_process_and_change_no_bit(expected, tmp_path):
 def test_moves_with_three_clients_and_servers(expected, tmp_path):
     cases = ['weight-sgd-momentum', 'weight-rmsprop-centered', 'weight-groupadagrad', 'gradient-adam', 'saved',
              'frozen', 'plain', 'plain-float64']
-    moved = run_job(MOVES, 'launch.py', workers=3, servers=3, timeout=150, env={'MXHYBRID_ROW_TRANSPORT': 'ps-lite'},
-                    args=['--directory', str(tmp_path), '--cases', ','.join(cases)]).ok()
+    moved = run_job(BODY, 'launch.py', workers=3, servers=3, timeout=150, env={'MXHYBRID_ROW_TRANSPORT': 'ps-lite'},
+                    args=['--directory', tmp_path, '--cases', ','.join(cases)]).ok()
     comparing.assert_cases({case: expected[case] for case in cases}, moved, 3)
 
 
@@ -55,7 +49,7 @@ def test_memory_does_not_grow_with_the_number_of_moves():
 
 def test_auto_finds_counts_that_the_next_run_uses(tmp_path):
     path = tmp_path / 'partitions.json'
-    job = run_job(AUTO, 'horovodrun', workers=2, servers=2, args=[str(path)], timeout=200).ok()
+    job = run_job(AUTO, 'horovodrun', workers=2, servers=2, args=[path], timeout=200).ok()
     assert sorted(job.results) == [0, 1]
     for rank, results in job.results.items():
         searched, content = results['outcomes'], results['content']

@@ -14,19 +14,11 @@ KINDS = {'near': 'replicated', 'bins': 'row allreduce', 'rare': 'server weights'
 
 
 @pytest.fixture(scope='module')
-def expected(tmp_path_factory):
-    """MXNet alone."""
-    return comparing.reference(BODY, '--directory', str(tmp_path_factory.mktemp('alone')), '--optimizers',
-                               ','.join(OPTIMIZERS))
-
-
-@pytest.fixture(scope='module')
 def switched(tmp_path_factory):
     """Two workers on a network that a setting declares slow, and the folder of their files."""
     directory = tmp_path_factory.mktemp('switched')
     result = run_job(BODY, 'horovodrun', workers=2, timeout=150,
-                     args=['--directory', str(directory), '--optimizers', ','.join(OPTIMIZERS),
-                           '--rates', '1e6,1e6']).ok()
+                     args=['--directory', directory, '--rates', '1e6,1e6']).ok()
     return result, directory
 
 
@@ -66,8 +58,8 @@ def test_report_shows_the_numbers(switched):
 
 
 def test_states_of_moved_tables_load_into_one_process(expected, switched):
-    result = run_job(BODY, 'none', timeout=120, args=[
-        '--kvstore', 'device', '--resume', '--directory', str(switched[1]), '--optimizers', ','.join(OPTIMIZERS)]).ok()
+    result = run_job(BODY, 'none', timeout=120,
+                     args=['--kvstore', 'device', '--resume', '--directory', switched[1]]).ok()
     for name in OPTIMIZERS:
         last = {param: values for param, values in expected[name].items() if '/' not in param}
         comparing.assert_equal(last, result.results[0][name], name)
@@ -76,7 +68,7 @@ def test_states_of_moved_tables_load_into_one_process(expected, switched):
 @pytest.mark.parametrize('transport', ['auto', slow('ps-lite')])
 def test_measured_on_the_running_job(expected, tmp_path, transport):
     result = run_job(BODY, 'launch.py', workers=3, servers=2, timeout=150,
-                     args=['--directory', str(tmp_path), '--optimizers', 'adam'],
+                     args=['--directory', tmp_path, '--cases', 'adam'],
                      env={'MXHYBRID_ROW_TRANSPORT': transport}).ok()
     comparing.assert_cases({'adam': expected['adam']}, result, 3)
     choices = assert_agree(result)

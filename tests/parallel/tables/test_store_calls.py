@@ -1,7 +1,11 @@
 """Calls of the store itself, by every transport: values are those of MXNet's own store, or of NumPy.
 
-A job runs all bodies that its launcher and its transport suit.
+A job runs all bodies that its launcher and its transport suit.  If a worker cannot use the lane, rows travel by ps-lite
+on all workers, or the job is refused.
 """
+import os
+import re
+
 import numpy as np
 import pytest
 from lab.jobs import run_job
@@ -10,28 +14,26 @@ from mxhybrid.routes.dense_buckets import MOST_SELECTIONS
 
 from ...helpers import comparing
 from ...helpers.joint_jobs import body, run_together
+from ...helpers.turns import slow
 from . import BODIES
 
-DIRECT, SUMS = BODIES / 'direct.py', BODIES / 'sums.py'
+DIRECT, PUSHES, REPEATED, SUMS = (BODIES / (name + '.py')
+                                  for name in ('direct', 'random_pushes', 'repeated_ids', 'sums'))
 
 #: Launcher, settings and bodies of each job. They have three workers and two servers.
 JOBS = {
     'horovodrun': ('horovodrun', {}, {
-        'random pushes': body(BODIES / 'random_pushes.py'), 'direct': body(DIRECT),
-        'transports': body(BODIES / 'transports.py'),
-        'repeated ids': body(BODIES / 'repeated_ids.py'), 'sums': body(SUMS, 3), 'killed': body(SUMS, 3, 1)}),
+        'random pushes': body(PUSHES), 'direct': body(DIRECT), 'repeated ids': body(REPEATED), 'sums': body(SUMS, 3),
+        'killed': body(SUMS, 3, 1)}),
     'horovodrun without the lane': (
         'horovodrun', {'MXHYBRID_ROW_TRANSPORT': 'ps-lite', 'MXHYBRID_DENSE_TRANSPORT': 'horovod'}, {
-            'random pushes': body(BODIES / 'random_pushes.py'), 'transports': body(BODIES / 'transports.py'),
-            'sums': body(SUMS, 3)}),
+            'random pushes': body(PUSHES), 'sums': body(SUMS, 3)}),
     'launch.py': ('launch.py', {'MXHYBRID_ROW_TRANSPORT': 'lane', 'MXHYBRID_DENSE_TRANSPORT': 'lane'}, {
-        'random pushes': body(BODIES / 'random_pushes.py'), 'direct': body(DIRECT, '--strings'),
-        'transports': body(BODIES / 'transports.py'), 'sums': body(SUMS, 3)}),
+        'random pushes': body(PUSHES), 'direct': body(DIRECT, '--strings'), 'sums': body(SUMS, 3)}),
     # ps-lite talks by Unix sockets where it can be told to.
     'launch.py without the lane': ('launch.py', {'MXHYBRID_ROW_TRANSPORT': 'ps-lite', 'DMLC_LOCAL': '1'}, {
-        'random pushes': body(BODIES / 'random_pushes.py'), 'transports': body(BODIES / 'transports.py'),
-        'repeated ids': body(BODIES / 'repeated_ids.py')}),
-    'float16': ('horovodrun', {'MXHYBRID_WIRE_DTYPE': 'float16'}, {'repeated ids': body(BODIES / 'repeated_ids.py')})}
+        'random pushes': body(PUSHES), 'repeated ids': body(REPEATED)}),
+    'float16': ('horovodrun', {'MXHYBRID_WIRE_DTYPE': 'float16'}, {'repeated ids': body(REPEATED)})}
 
 
 @pytest.fixture(scope='module')
@@ -97,13 +99,6 @@ def test_random_pushes_and_pulls_equal_a_model(results_of, job, link, clients):
             np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize('job, link', [
-    ('horovodrun', 'Lane'), ('horovodrun without the lane', 'PsLiteLink'), ('launch.py', 'Lane'),
-    ('launch.py without the lane', 'PsLiteLink')])
-def test_rows_travel_as_asked(results_of, job, link):
-    assert results_of(job)['transports'].results[0]['link'] == link
-
-
 @pytest.mark.parametrize('job, trainer', [
     ('horovodrun', 'on-demand rows'), ('launch.py without the lane', 'on-demand rows'),
     ('float16', 'server gradients')])
@@ -118,7 +113,7 @@ def test_rows_of_one_id_are_summed(results_of, job, trainer):
 @pytest.mark.parametrize('job, by_lane', [
     ('horovodrun', True), ('horovodrun without the lane', False), ('launch.py', True)])
 def test_dense_sums_equal_numpys(results_of, job, by_lane):
-    """Check also gathers, and that all workers have the same bits."""
+    """Check also gathers, copies of worker 0's arrays, and that all workers have the same bits."""
     result = results_of(job)['sums']
     for rank in range(3):
         np.testing.assert_array_equal(result.results[rank]['fractions'], result.results[0]['fractions'])
@@ -133,8 +128,25 @@ def test_a_worker_that_dies_among_sums_is_named(results_of):
     assert all(cause.startswith('worker 1 ') for cause in causes), output
 
 
-@pytest.mark.slow
-def test_random_pushes_of_two_workers_without_the_lane():
-    result = run_job(BODIES / 'random_pushes.py', 'launch.py', workers=2, servers=2, timeout=120,
-                     env={'MXHYBRID_ROW_TRANSPORT': 'ps-lite'}).ok()
-    assert [result.results[rank]['link'] for rank in range(2)] == ['PsLiteLink'] * 2
+TRANSPORTS = BODIES / 'transports.py'
+ELSEWHERE = 'a host has workers, but no server that they share memory with'
+OTHER_USER = (r'worker \d runs as user %d, and a server of its host as user %d, and only processes of one user share '
+              'memory' % (os.getuid() + 1, os.getuid()))
+
+
+@pytest.mark.parametrize('launcher, arguments, why', [
+    ('horovodrun', ['--without', 1], 'worker 1 cannot: the compiled part of mxhybrid is missing: install g\\+\\+'),
+    ('horovodrun', ['--elsewhere'], ELSEWHERE), slow('launch.py', ['--elsewhere'], ELSEWHERE),
+    ('horovodrun', ['--other-user'], OTHER_USER), slow('launch.py', ['--other-user'], OTHER_USER)])
+def test_all_workers_do_without_a_missing_lane(launcher, arguments, why):
+    result = run_job(TRANSPORTS, launcher, workers=2, args=arguments).ok()
+    assert [result.results[rank]['link'] for rank in range(2)] == ['PsLiteLink', 'PsLiteLink']
+    assert result.output.count('rows travel by ps-lite') == 1
+    assert re.search('rows travel by ps-lite.*: ' + why, result.output), result.tail()
+
+
+@pytest.mark.parametrize('setting', ['ROW_TRANSPORT', 'DENSE_TRANSPORT'])
+def test_an_impossible_lane_is_refused_on_every_worker(setting):
+    why = 'worker 1 cannot: the compiled part of mxhybrid is missing'
+    job = run_job(TRANSPORTS, 'horovodrun', workers=2, args=['--without', 1], env={'MXHYBRID_' + setting: 'lane'})
+    job.failed("SettingError: MXHYBRID_%s='lane', but %s" % (setting, why))

@@ -20,7 +20,7 @@ def alone():
 def together(tmp_path_factory):
     """Two workers that save and resume, with two servers and three partitions, and where they saved."""
     directory = tmp_path_factory.mktemp('together')
-    args = ['--part', 'save', '--partitions', '3', '--directory', str(directory)]
+    args = ['--part', 'save', '--partitions', 3, '--directory', directory]
     return run_job(BODY, 'horovodrun', workers=2, servers=2, args=args, timeout=150).ok(), directory
 
 
@@ -38,7 +38,7 @@ def test_the_same_job_goes_on_with_the_same_bits(alone, together):
 @pytest.mark.parametrize('launcher, workers, servers, partitions', [('none', 1, 0, 1), ('launch.py', 3, 1, 5)])
 def test_another_job_goes_on(alone, together, launcher, workers, servers, partitions):
     result = run_job(BODY, launcher, workers=workers, servers=servers, timeout=150,
-                     args=['--part', 'resume', '--partitions', partitions, '--directory', str(together[1])]).ok()
+                     args=['--part', 'resume', '--partitions', partitions, '--directory', together[1]]).ok()
     comparing.assert_cases(alone, result, workers)
 
 
@@ -47,17 +47,10 @@ def test_errors_of_worker_0_are_raised_on_all(together):
     first, second = (result.results[rank]['faults'] for rank in (0, 1))
     assert [first[name] for name in ('errors', 'gathered')] == [second[name] for name in ('errors', 'gathered')]
     full, step, changed, none = first['errors']
-    assert full.startswith('CheckpointError: checkpoint.save failed on worker 0: ') and 'File too large' in full
+    assert full.startswith('checkpoint.save failed on worker 0: ') and 'File too large' in full
     assert first['left'] == ['00000001-step-1']
     assert step == '1'
     assert 'damaged checkpoint: %s' % os.path.join(str(directory), 'faults', '00000002-step-3') in result.output
-    assert changed.startswith('CheckpointError: checkpoint.load failed on worker 0: ') and 'partly' in changed
+    assert changed.startswith('checkpoint.load failed on worker 0: ') and 'partly' in changed
     assert 'no checkpoint in ' in none and 'manifest.json' in none
     assert first['gathered'] == [0, 10]
-
-
-def test_arrays_of_several_pieces_reach_all_workers():
-    """Dense weights and their state are restored so."""
-    result = run_job(BODIES / 'copies.py', 'horovodrun', workers=3, timeout=90).ok()
-    assert sorted(result.results) == [0, 1, 2]
-    assert all(all(values['same'].values()) and len(values['same']) == 4 for values in result.results.values())

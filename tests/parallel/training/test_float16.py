@@ -4,8 +4,9 @@ import pytest
 from lab.jobs import run_job
 
 from ...helpers import comparing, rounding
-from ...helpers.joint_jobs import body as body_of, run_together
+from ...helpers.joint_jobs import body, run_together
 from . import BODIES
+from .bodies import wire
 
 BODY = BODIES / 'wire.py'
 HALF = {'MXHYBRID_WIRE_DTYPE': 'float16'}
@@ -17,25 +18,33 @@ CASES = 'dense-momentum,gradient-sgd-momentum,weight-sgd-notlazy,weight-adam,tra
 def alone():
     """The results of one process: for two workers, exact and rounded as by ps-lite; for three as by the lane."""
     results = run_together({
-        'exact': body_of(BODY, '--alone', 2), 'apart': body_of(BODY, '--alone', 2, '--rounded', 'apart'),
-        'pulled': body_of(BODY, '--alone', 3, '--rounded', 'pulled')}, 'none', timeout=100)
+        'exact': body(BODY, '--alone', 2), 'apart': body(BODY, '--alone', 2, '--rounded', 'apart'),
+        'pulled': body(BODY, '--alone', 3, '--rounded', 'pulled')}, 'none', timeout=100)
     return {name: result.results[0] for name, result in results.items()}
+
+
+def two_workers(transport, directory):
+    return run_job(BODY, 'horovodrun', workers=2, servers=2, env={'MXHYBRID_ROW_TRANSPORT': transport}, timeout=120,
+                   args=['--wire', 'float16', '--partitions', 3, '--extra', '--directory', directory]).ok()
 
 
 @pytest.fixture(scope='module')
 def together(tmp_path_factory):
     """The results of two workers, each with its own link to the servers."""
-    return run_job(BODY, 'horovodrun', workers=2, servers=2, env={'MXHYBRID_ROW_TRANSPORT': 'ps-lite'}, timeout=120,
-                   args=['--wire', 'float16', '--partitions', 3, '--extra',
-                         '--directory', tmp_path_factory.mktemp('apart')]).ok()
+    return two_workers('ps-lite', tmp_path_factory.mktemp('apart'))
+
+
+@pytest.fixture
+def on_the_lane(tmp_path):
+    return two_workers('lane', tmp_path)
 
 
 @pytest.fixture(scope='module')
 def three(tmp_path_factory):
     """The results of three workers with the lane."""
     return run_together({
-        'wire': body_of(BODY, '--wire', 'float16', '--directory', tmp_path_factory.mktemp('pulled'), '--partitions', 4),
-        'train': body_of(BODIES / 'train.py', '--cases', CASES)},
+        'wire': body(BODY, '--wire', 'float16', '--directory', tmp_path_factory.mktemp('pulled'), '--partitions', 4),
+        'train': body(BODIES / 'train.py', '--cases', CASES)},
         'launch.py', workers=3, servers=2, timeout=200, env=HALF)
 
 
@@ -50,19 +59,11 @@ def assert_found(expected, result, kind='outcomes'):
                                                   err_msg='%s: %s on rank %d' % (case, name, rank))
 
 
-def sums(body, key, workers):
+def sums(key, workers):
     """Yield each step, the rows that any worker touches, and all workers' gradients in float64."""
-    for step in range(body.STEPS):
-        parts, touched = body.gradients(key, step, workers)
+    for step in range(wire.STEPS):
+        parts, touched = wire.gradients(key, step, workers)
         yield '%02d' % step, touched, [part.astype('f8') for part in parts]
-
-
-@pytest.fixture
-def body(monkeypatch):
-    """The module of the workers, for their gradients."""
-    monkeypatch.syspath_prepend(str(BODIES))
-    import wire
-    return wire
 
 
 def test_no_other_roundings_than_those_documented(alone, together):
@@ -74,25 +75,25 @@ def test_no_other_roundings_than_those_documented(alone, together):
     assert_found(result['by_allreduce'], together, 'by_allreduce')  # a table moved there in mid-training, unrounded
 
 
-def test_local_rows_on_the_lane_are_rounded_when_pulled(body, alone, three):
+def test_local_rows_on_the_lane_are_rounded_when_pulled(alone, three):
     result = three['wire']
     assert sorted(result.results) == [0, 1, 2]
     expected = alone['pulled']['outcomes']
     dense = {'dense': 12, 'half-dense': 14}  # each worker's part is rounded, and then the sum
     assert_found({case: expected[case] for case in set(expected) - set(dense)}, result)
     for case, key in dense.items():
-        for step, _, parts in sums(body, key, 3):
+        for step, _, parts in sums(key, 3):
             total = sum(part.astype('f2').astype('f4') for part in parts).astype('f2')
             assert (np.abs(total.astype('f8') - sum(parts)) <= rounding.sum_bound(parts)).all()
             for rank in range(3):
                 np.testing.assert_array_equal(result.results[rank]['outcomes'][case][step], total)
 
 
-def test_errors_stay_within_the_bounds_that_follow_from_float16(body, alone, together):
+def test_errors_stay_within_the_bounds_that_follow_from_float16(alone, together):
     rounded, exact = together.results[1]['outcomes'], alone['exact']['outcomes']
-    for key, name, model in ((0, 'sgd', rounding.Sgd(body.SHAPE, 0.1, 0.9)),
-                             (1, 'adam', rounding.Adam(body.SHAPE, 0.01))):
-        for _, touched, parts in sums(body, key, 2):
+    for key, name, model in ((0, 'sgd', rounding.Sgd(wire.SHAPE, 0.1, 0.9)),
+                             (1, 'adam', rounding.Adam(wire.SHAPE, 0.01))):
+        for _, touched, parts in sums(key, 2):
             total, bound = sum(parts) / 2, rounding.servers_bound(parts) / 2  # rescale_grad is 1/2
             model.step(touched, total[touched], bound[touched])
         exact_end, end = exact[name]['end'].astype('f8'), rounded[name]['end'].astype('f8')
@@ -101,31 +102,23 @@ def test_errors_stay_within_the_bounds_that_follow_from_float16(body, alone, tog
         assert np.abs(end - exact_end).max() > 10 * slack.min()  # without rounding this test would find nothing
         small = np.abs(end) < 65000
         assert (np.abs(rounded[name]['pulled'] - end) <= rounding.pull_bound(end))[small].all()
-    for step, _, parts in sums(body, 11, 2):
+    for step, _, parts in sums(11, 2):
         bound = rounding.servers_bound(parts)
         error = np.abs(rounded['rows'][step] - sum(parts))
         assert (error <= bound + rounding.pull_bound(np.abs(sum(parts)) + bound)).all()
-    for step, _, parts in sums(body, 12, 2):
+    for step, _, parts in sums(12, 2):
         assert (np.abs(rounded['dense'][step] - sum(parts)) <= rounding.sum_bound(parts)).all()
 
 
-def test_overflow_reaches_the_weights_and_warns_by_name(together):
-    for values in together.results.values():
+@pytest.mark.parametrize('transport', ['ps-lite', 'lane'])
+def test_overflow_reaches_the_weights_and_warns_by_name(request, transport):
+    result = request.getfixturevalue({'ps-lite': 'together', 'lane': 'on_the_lane'}[transport])
+    for values in result.results.values():
         for key in ('90', '91'):
             np.testing.assert_array_equal(values['warned'][key], [[-np.inf] * 6, [0] * 6])
-    lines = together.output.splitlines()
     for name, what in (('table_one', 'gradients pushed'), ('table_both', 'rows pulled'), ('layer', 'summed gradients')):
-        said = [line for line in lines if name in line and what in line and 'wire_dtype=float16' in line]
-        assert 0 < len(said) <= 2, (name, said)
-
-
-def test_on_the_lane_overflow_is_warned_of_too(tmp_path):
-    result = run_job(BODY, 'horovodrun', workers=2, servers=2, timeout=120, env={'MXHYBRID_ROW_TRANSPORT': 'lane'},
-                     args=['--wire', 'float16', '--partitions', 3, '--extra', '--directory', tmp_path]).ok()
-    lines = result.output.splitlines()
-    for name, what in (('table_one', 'gradients pushed'), ('table_both', 'rows pulled'),
-                       ('layer', 'summed gradients')):
-        said = [line for line in lines if name in line and what in line and 'wire_dtype=float16' in line]
+        said = [line for line in result.output.splitlines()
+                if name in line and what in line and 'wire_dtype=float16' in line]
         assert 0 < len(said) <= 2, (name, said)
 
 
@@ -169,14 +162,14 @@ def test_resumed_training_keeps_bits_and_skips_overflow(tmp_path):
     kinds = ('weight/adam', 'gradient/adam')
     scaled = ('overflow/weight', 'overflow/gradient')
     cases = ['%s/%s' % (what, kind) for kind in kinds for what in ('save', 'resume')]
-    cases += ['restore/weight', 'restore/gradient']
+    cases += ['restore/' + kind for kind in kinds]
     # Step 10 may take a table to allreduce, which rounds otherwise; that is measured, so it would come and go.
     result = run_job(BODIES / 'promises.py', 'horovodrun', workers=2, env=dict(HALF, MXHYBRID_ROUTES='servers'),
                      timeout=120, args=['--directory', tmp_path, '--cases', ','.join(cases + list(scaled))]).ok()
     for values in result.results.values():
         for kind in kinds:
             comparing.assert_same_bits(values['save/' + kind], values['resume/' + kind], kind)
-            comparing.assert_same_bits(values['save/' + kind], values['restore/' + kind.split('/')[0]], kind)
+            comparing.assert_same_bits(values['save/' + kind], values['restore/' + kind], kind)
         for case in scaled:
             assert all(np.isfinite(array).all() for array in values[case].values())
             # Scaled by 2^16 at first, gradients overflow as float16: all workers skip these steps. The last one does

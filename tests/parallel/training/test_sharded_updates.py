@@ -6,36 +6,76 @@ import pytest
 from lab.jobs import run_job
 
 from ...helpers import comparing
+from ...helpers.joint_jobs import body, run_together
 from . import BODIES
 
-BODY = BODIES / 'sharded_updates.py'
+BODY, TRAIN = BODIES / 'sharded_updates.py', BODIES / 'train.py'
 WORKERS = 3
+SHARDED = {'MXHYBRID_SHARD_UPDATES': '1'}
+RESUMED = ['resume/dense/sgd-momentum', 'resume/dense/adam']
+#: Cases of dense weights that workers update, by script.
+CASES = {'train.py': ['dense', 'dense-momentum', 'half', 'add', 'stale-dense'],
+         'promises.py': ['scheduler/dense', 'batch_size/dense', 'multipliers/dense', 'freezes/dense', 'clip/dense',
+                         'overflow/dense', 'head/dense/sgd-momentum', 'anew/dense', 'parameters/dense',
+                         'back/dense/sgd-momentum', 'restore/dense/sgd-momentum', 'save/dense/sgd-momentum',
+                         'save/dense/adam', *RESUMED]}
 
 
 def assert_near(expected, actual, case):
-    """Compare arrays, in dicts of dicts: float64 to 1e-10."""
-    if isinstance(expected, dict):
-        assert sorted(expected) == sorted(actual), case
-        for name, values in expected.items():
-            assert_near(values, actual[name], '%s: %s' % (case, name))
-        return
-    tolerance = {'float64': 1e-10, 'float32': 1e-5, 'float16': 2e-3}[actual.dtype.name]
-    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance, err_msg=case)
+    """Compare the arrays of a case: float64 to 1e-10."""
+    assert sorted(expected) == sorted(actual), case
+    for name, values in expected.items():
+        tolerance = {'float64': 1e-10, 'float32': 1e-5, 'float16': 2e-3}[actual[name].dtype.name]
+        np.testing.assert_allclose(actual[name], values, rtol=tolerance, atol=tolerance,
+                                   err_msg='%s: %s' % (case, name))
+
+
+def assert_cases_near(result, least):
+    """Compare all cases, of which there are at least some, on every worker."""
+    for rank, values in result.results.items():
+        assert len(values['expected']) >= least
+        for case, expected in values['expected'].items():
+            assert_near(expected, values['outcomes'][case], 'rank %d, %s' % (rank, case))
 
 
 @pytest.fixture(scope='module')
-def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('states')
-    result = run_job(BODY, 'horovodrun', workers=WORKERS, args=[str(folder)], timeout=240).ok()
-    assert sorted(result.results) == list(range(WORKERS))
-    return result
+def alone(tmp_path_factory):
+    """The results of MXNet alone, by script, and the folder of its files."""
+    folder = tmp_path_factory.mktemp('alone')
+    return {script: comparing.reference(BODIES / script, '--directory', folder, '--cases', ','.join(cases))
+            for script, cases in CASES.items()}, folder
+
+
+@pytest.fixture(scope='module')
+def together(alone, tmp_path_factory):
+    """The results of workers by script, and of training that is resumed by the way of its updates before and after."""
+    folder = tmp_path_factory.mktemp('together')
+    bodies = {script: body(BODIES / script, '--directory', folder, '--cases', ','.join(cases), **SHARDED)
+              for script, cases in CASES.items()}
+    resumed = BODIES / 'promises.py', '--cases', ','.join(RESUMED), '--directory'
+    bodies.update({'sharded, then whole': body(*resumed, folder),
+                   'alone, then sharded': body(*resumed, alone[1], **SHARDED), 'own cases': body(BODY)})
+    return run_together(bodies, 'horovodrun', workers=WORKERS, timeout=280)
+
+
+@pytest.fixture
+def results(together):
+    assert sorted(together['own cases'].results) == list(range(WORKERS))
+    return together['own cases']
 
 
 def test_every_case_equals_one_process(results):
-    for rank, values in results.results.items():
-        assert len(values['expected']) > 20
-        for case, expected in values['expected'].items():
-            assert_near(expected, values['outcomes'][case], 'rank %d, %s' % (rank, case))
+    assert_cases_near(results, 13)
+
+
+@pytest.mark.parametrize('script', CASES)
+def test_cases_of_other_scripts_equal_one_process(alone, together, script):
+    comparing.assert_cases({case: alone[0][script][case] for case in CASES[script]}, together[script], WORKERS)
+
+
+@pytest.mark.parametrize('way', ['sharded, then whole', 'alone, then sharded'])
+def test_states_are_those_of_whole_updates(alone, together, way):
+    comparing.assert_cases({case: alone[0]['promises.py'][case] for case in RESUMED}, together[way], WORKERS)
 
 
 def test_report_has_the_bytes_of_state(results):
@@ -65,11 +105,8 @@ def test_updates_on_the_store_are_logged_as_unsharded(results):
 
 
 def test_split_networks(tmp_path):
-    result = run_job(BODY, 'launch.py', workers=2, args=['plan', str(tmp_path)], timeout=180).ok()
-    for rank, values in result.results.items():
-        assert len(values['expected']) == 3
-        for case, expected in values['expected'].items():
-            assert_near(expected, values['outcomes'][case], 'rank %d, %s' % (rank, case))
+    result = run_job(BODY, 'launch.py', workers=2, args=[tmp_path], timeout=180).ok()
+    assert_cases_near(result, 3)
 
 
 @pytest.mark.slow
@@ -77,11 +114,10 @@ def test_all_kinds_of_parameters_and_optimizers():
     """Tables, several devices and updates on the store work as without sharding, together with weights that are
     sharded.
     """
-    body = BODIES / 'train.py'
-    expected = comparing.reference(body)
+    expected = comparing.reference(TRAIN)
     cases = {name: values for name, values in expected.items()
              if isinstance(values, dict) and not name.endswith(('-groupadagrad', '-lamb'))}
     assert len(cases) > 40
-    result = run_job(body, 'horovodrun', workers=2, args=['--cases', ','.join(cases)],
-                     env={'MXHYBRID_SHARD_UPDATES': '1'}, timeout=240).ok()
+    result = run_job(TRAIN, 'horovodrun', workers=2, args=['--cases', ','.join(cases)], env=SHARDED,
+                     timeout=240).ok()
     comparing.assert_cases(cases, result, 2)

@@ -17,12 +17,6 @@ BODY = BODIES / 'surroundings.py'
 LAUNCHERS = ['horovodrun', 'launch.py']
 
 
-@pytest.fixture(scope='module')
-def expected():
-    """MXNet alone."""
-    return comparing.reference(BODY)
-
-
 @pytest.fixture
 def cluttered(tmp_path):
     """A working directory with modules that nobody means to import."""

@@ -1,4 +1,6 @@
-"""Training with kvstore='hybrid' equals MXNet in one process on the joined batch, for every case of ``train.py``."""
+"""Training with kvstore='hybrid' equals MXNet in one process on the joined batch, for every case of ``train.py``, and
+for workers whose first values differ, which begin with worker 0's.
+"""
 import pytest
 from lab.jobs import run_job
 
@@ -8,15 +10,6 @@ from ...helpers.turns import slow
 from . import BODIES
 
 BODY = BODIES / 'train.py'
-
-
-@pytest.fixture(scope='module')
-def expected():
-    """MXNet alone."""
-    found = comparing.reference(BODY)
-    # With adagrad, which leaves untouched rows alone, a dense weight takes the same steps.
-    found['stale-weight'] = found['stale-gradient']
-    return found
 
 
 @pytest.mark.parametrize('launcher, workers, servers, partitions, transport', [
@@ -80,3 +73,22 @@ def test_partition_count_changes_no_bit(two_servers):
 def test_one_process_without_launcher(expected):
     result = run_job(BODY, 'none', timeout=120).ok()
     comparing.assert_cases(expected, result, 1)
+
+
+FIRST_VALUES = BODIES / 'first_values.py'
+
+
+@pytest.fixture(scope='module')
+def first_steps():
+    """MXNet alone, with worker 0's networks."""
+    return comparing.reference(FIRST_VALUES)
+
+
+@pytest.mark.parametrize('launcher, env', [('horovodrun', {}), slow('launch.py', {}),
+                                           slow('horovodrun', {'MXHYBRID_ROW_TRANSPORT': 'ps-lite'})])
+def test_first_steps_begin_with_the_values_of_worker_0(first_steps, launcher, env):
+    result = run_job(FIRST_VALUES, launcher, workers=2, env=env, timeout=200).ok()
+    assert len(first_steps) > 20
+    comparing.assert_cases(first_steps, result, 2)
+    said = [line for line in result.output.splitlines() if 'gradients of its first step' in line]
+    assert len(said) == 1 and 'worker 1 has computed' in said[0] and 'weight than worker 0' in said[0], said

@@ -1,8 +1,4 @@
-"""Wrong calls: each must be refused on the calling rank, by name, before anything is sent; the store stays usable.
-
-With the argument ``calls`` workers make different calls in the end, which ends the job.
-"""
-
+"""Make wrong calls: each is refused on the calling rank, by name, before anything is sent; the store stays usable."""
 import mxnet as mx
 import numpy as np
 from lab.reports import report
@@ -83,14 +79,14 @@ def wrong_in_jobs(kv):
               ('repartition', lambda: kv.repartition('table', 0), ['table', 'partitions=0', 'at least 1'])]
     for name in ('lamb', 'lars', 'adamax', 'sgld', 'nadam', 'signum', 'ftml', 'dcasgd', 'lbsgd'):
         calls.append((name, lambda name=name: kv.set_optimizer(mx.optimizer.create(name)), [name, 'table', 'adagrad']))
-    calls += [('own optimizer', lambda: kv.set_optimizer(Odd()), ['odd', 'table', 'adagrad', 'row_wise']),
-              ('local optimizer', lambda: kv.set_optimizer(Local()), ['Local', 'table', 'script', 'module of its own']),
-              ('adagrad wd', lambda: kv.set_optimizer(mx.optimizer.create('adagrad', wd=0.1)), ['adagrad', 'wd=0.1']),
-              ('servers', lambda: mxhybrid.create(servers_per_host=5), ['SERVERS_PER_HOST', '5', 'once']),
-              ('dense', lambda: mxhybrid.create(dense_transport='horovod'),
-               ["DENSE_TRANSPORT='horovod'", "runs with 'auto'", 'all stores'])
-              ] if kv.num_workers > 1 else []
-    return calls
+    return calls + [
+        ('own optimizer', lambda: kv.set_optimizer(Odd()), ['odd', 'table', 'adagrad', 'row_wise']),
+        ('local optimizer', lambda: kv.set_optimizer(Local()), ['Local', 'table', 'script', 'module of its own']),
+        ('adagrad wd', lambda: kv.set_optimizer(mx.optimizer.create('adagrad', wd=0.1)), ['adagrad', 'wd=0.1']),
+        ('servers', lambda: mxhybrid.create(servers_per_host=5), ['SERVERS_PER_HOST', '5', 'once']),
+        ('dense', lambda: mxhybrid.create(dense_transport='horovod'),
+         ["DENSE_TRANSPORT='horovod'", "runs with 'auto'", 'all stores']),
+        ('lamb trainer', lamb_trainer, ['lamb', 'embedding0_weight', 'adagrad'])]
 
 
 def fit_module(store):
@@ -101,7 +97,7 @@ def fit_module(store):
 
 
 def lamb_trainer():
-    """A Trainer whose optimizer cannot update its row_sparse weight, as the first forward pass of training finds."""
+    """Train with an optimizer that cannot update a row_sparse weight, as the first forward pass of training finds."""
     net = SparseEmbedding(9, 2)
     net.initialize()
     trainer = gluon.Trainer(net.collect_params(), 'lamb', kvstore='hybrid')
@@ -125,26 +121,17 @@ def too_many_partitions():
     return text
 
 
-def main():
-    kv = mx.kv.create('hybrid')
-    kv.init('dense', ones((3, 2)))
-    kv.init('table', rows(list(range(9))))
-    said = {}
-    calls = wrong_calls(kv)
-    if kv.num_workers > 1:
-        calls += wrong_in_jobs(kv) + [('lamb trainer', lamb_trainer, ['lamb', 'embedding0_weight', 'adagrad'])]
-    for name, call, words in calls:
-        said[name] = problem_of(call, words)
-    # After all of that the store still works, so nothing was sent by halves.
-    kv.push('dense', ones((3, 2)))
-    kv.push('table', rows([2, 4]))
-    dense, sparse = mx.nd.zeros((3, 2)), out()
-    kv.pull('dense', out=dense)
-    kv.row_sparse_pull('table', out=sparse, row_ids=mx.nd.array([2, 3]))
-    report(kv.rank, said=said, dense=dense, rows=sparse.data)
-    if kv.num_workers > 1:
-        report(kv.rank, reduced=too_many_partitions())
-
-
-if __name__ == '__main__':
-    main()
+kv = mx.kv.create('hybrid')
+kv.init('dense', ones((3, 2)))
+kv.init('table', rows(list(range(9))))
+calls = wrong_calls(kv) + (wrong_in_jobs(kv) if kv.num_workers > 1 else [])
+problems = {name: problem_of(call, words) for name, call, words in calls}
+# After all of that the store still works, so nothing was sent by halves.
+kv.push('dense', ones((3, 2)))
+kv.push('table', rows([2, 4]))
+dense, sparse = mx.nd.zeros((3, 2)), out()
+kv.pull('dense', out=dense)
+kv.row_sparse_pull('table', out=sparse, row_ids=mx.nd.array([2, 3]))
+report(kv.rank, problems=problems, dense=dense, rows=sparse.data)
+if kv.num_workers > 1:
+    report(kv.rank, reduced=too_many_partitions())

@@ -5,11 +5,12 @@ import time
 
 import mxnet as mx
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid  # noqa: F401
+from tests.helpers.training_steps import make_step
 
 
 def compute(seconds):
@@ -38,9 +39,6 @@ for step in range(len(ranks) + 1):
     if step and ranks[step - 1] == store.rank:
         print('worker', store.rank, how, flush=True)
         held = (compute if how == 'computes' else sleep)(seconds)
-    with autograd.record():
-        loss = net(mx.nd.arange(12).reshape((4, 3)) + step).sum()
-    loss.backward()
-    trainer.step(4 * store.num_workers)
+    make_step(trainer, 4 * store.num_workers, net, mx.nd.arange(12).reshape((4, 3)) + step)
     mx.nd.waitall()  # the next one begins when all have done this one
 report(store.rank, held=held, weight=net[1].weight.data().asnumpy())

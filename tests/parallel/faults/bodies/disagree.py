@@ -1,4 +1,4 @@
-"""Workers with different values of settings that must be equal; the arguments name the differences, one case each.
+"""Let worker 1 differ from worker 0 in one thing that must be equal; each argument names a difference.
 
 An error of mxhybrid is caught and reported, by the name of the case, with the seconds that the case took, but in the
 last case.
@@ -9,10 +9,12 @@ import time
 
 import mxnet as mx
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 
 import mxhybrid
+from tests.helpers.outcomes import error_of
+from tests.helpers.training_steps import make_step
 
 
 def make_stores(case, odd):
@@ -51,26 +53,14 @@ def run(case, odd):
     net = network(case, odd)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', kvstore='hybrid')
     for step in range(3 if case == 'steps' and odd else 2):
-        with autograd.record():
-            loss = net(mx.nd.ones((1, 4))).sum()
-        loss.backward()
-        trainer.step(1)
-        loss.asscalar()
+        make_step(trainer, 1, net, mx.nd.ones((1, 4))).asscalar()
         print('%s: step %d' % (case, step), flush=True)
 
 
-def main():
-    rank = int(os.environ['HOROVOD_RANK'])
-    *caught, last = sys.argv[1:]
-    for case in caught:
-        began, said = time.monotonic(), 'nothing was refused'
-        try:
-            run(case, rank == 1)
-        except mxhybrid.HybridError as error:
-            said = str(error)
-        report(rank, **{case: said, case + ' seconds': time.monotonic() - began})
-    run(last, rank == 1)
-
-
-if __name__ == '__main__':
-    main()
+rank = int(os.environ['HOROVOD_RANK'])
+*caught, last = sys.argv[1:]
+for case in caught:
+    began = time.monotonic()
+    said = error_of(run, case, rank == 1)
+    report(rank, **{case: said, case + ' seconds': time.monotonic() - began})
+run(last, rank == 1)

@@ -13,9 +13,10 @@ import sys
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd, gluon
+from mxnet import gluon
 
 import mxhybrid
+from tests.helpers.training_steps import make_step
 
 WIDTH = 64
 fault, directory = sys.argv[1:]
@@ -43,10 +44,7 @@ trainer = gluon.Trainer(net.collect_params(), 'adagrad', {'learning_rate': 0.1},
 def train(step, rows):
     """Make a step with new keys."""
     keys = np.arange(rows, dtype=np.int64) + (step * store.num_workers + store.rank) * rows
-    with autograd.record():
-        loss = net(keys).sum()
-    loss.backward()
-    trainer.step(1)
+    make_step(trainer, 1, net, keys)
     if store.rank == 0:
         print('step', step, flush=True)
 

@@ -8,11 +8,12 @@ import time
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid  # noqa: F401
+from tests.helpers.training_steps import make_step
 
 
 def fail(fault):
@@ -39,11 +40,7 @@ trainer = gluon.Trainer(net.collect_params(), 'adagrad', kvstore=store)
 for step in range(600):
     if step == step_of_fault and rank in (store.rank, -1):
         fail(kind)
-    with autograd.record():
-        loss = net(mx.nd.array(np.random.randint(0, 100, (4, 3)))).sum()
-    loss.backward()
-    trainer.step(4 * store.num_workers)
-    loss.asscalar()
+    make_step(trainer, 4 * store.num_workers, net, mx.nd.array(np.random.randint(0, 100, (4, 3)))).asscalar()
     if store.rank == 0:
         print('step', step, flush=True)
     time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Workers make different calls, so that all of them wait; the first argument selects the calls."""
+"""Make other calls on each worker, so that all of them wait; the argument selects the calls."""
 import contextlib
 import sys
 
@@ -69,15 +69,10 @@ def caught_error(fails):
     network()
 
 
-def main():
-    store, what = mxhybrid.create(), sys.argv[1]
-    if what == 'pushes':
-        pushes(store)
-    elif what == 'an error':
-        caught_error(store.rank == 0)
-    else:
-        training(what, store.rank == 1)
-
-
-if __name__ == '__main__':
-    main()
+store, what = mxhybrid.create(), sys.argv[1]
+if what == 'pushes':
+    pushes(store)
+elif what == 'an error':
+    caught_error(store.rank == 0)
+else:
+    training(what, store.rank == 1)

@@ -7,7 +7,7 @@ import sys
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid
@@ -15,6 +15,7 @@ from mxhybrid.job import guard
 from mxhybrid.job.join import current
 from mxhybrid.messaging.sealed import Sealer, new_secret
 from mxhybrid.servers.pickled import pickled
+from tests.helpers.training_steps import backward
 
 ROWS, WIDTH, STEPS = 50, 4, 6
 
@@ -57,7 +58,7 @@ def seen_by_others(secret):
 
 
 def send_commands(native, recorded, name):
-    """Return messages of all kinds but a new command of this job."""
+    """Send the servers messages of all kinds but a new command of this job."""
     native._send_command_to_servers(0, pickle.dumps(Evil(os.path.join(directory, 'evil' + name)), 0).decode('ascii'))
     native.set_optimizer(mx.optimizer.SGD(learning_rate=1000))  # as MXNet's own Trainer would
     forged = {'table': 'net_words_weight', 'keys': [3, 4], 'name': 'sgd', 'attributes': {'lr': 1000.0}, 'count': None}
@@ -71,7 +72,7 @@ def send_commands(native, recorded, name):
 
 
 def talk_to_monitor(address):
-    """Return a message that would fail the job, if the monitor believed it."""
+    """Send the monitor messages that would fail the job, if it believed them."""
     says = ['{"hello": {"name": "worker 1", "rank": 1}}\n',
             '{"hello": {"name": "worker 1", "rank": 1}}\n{"fail": "it is over"}\n',
             '{"fail": "it is over"}\n', '{"done": 1}\n', '[' * 4000 + '\n']
@@ -92,9 +93,7 @@ everyone = np.random.RandomState(1).randint(0, ROWS, (STEPS, store.num_workers, 
 expected = None
 for step, ids in enumerate(everyone):
     trainer.set_learning_rate(0.5 if step < 2 else 0.25)
-    with autograd.record():
-        loss = net(mx.nd.array(ids[store.rank])).sum()
-    loss.backward()
+    backward(net, mx.nd.array(ids[store.rank]))
     if expected is None:
         expected = net.weight.row_sparse_data(mx.nd.arange(ROWS)).asnumpy()
     trainer.step(1)

@@ -1,19 +1,18 @@
-"""Wrong input of dynamic tables: each is refused by name on the rank that gives it, and training goes on.
+"""Give dynamic tables wrong input: each is refused by name on the rank that gives it, and training goes on.
 
-With the argument ``one``, worker 1 alone gives an id that no row has, which ends the job; with ``joint``, all workers
-together have more keys than the capacity.
+The argument is a directory for a checkpoint.  With ``one`` in its place, worker 1 alone gives an id that no row has,
+which ends the job; with ``joint``, all workers together have more keys than the capacity.
 """
-import os
 import sys
-import tempfile
 
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import gluon
 
 import mxhybrid
 from tests.helpers.outcomes import problem_of
+from tests.helpers.training_steps import make_step
 
 ROWS = 1 << 40
 GOOD = np.arange(3)
@@ -41,10 +40,10 @@ class Training:
         self.trainer = gluon.Trainer(self.net.collect_params(), 'adagrad', {'learning_rate': 0.1}, kvstore='hybrid')
 
     def step(self, items=GOOD, users=GOOD):
-        with autograd.record():
-            loss = self.net(items, users).sum()
-        loss.backward()
-        self.trainer.step(1)
+        make_step(self.trainer, 1, self.net, items, users)
+
+    def outputs(self):
+        return self.net(np.arange(9), np.arange(9)).asnumpy()
 
     def load(self, directory):
         mxhybrid.checkpoint.load(directory, self.net, self.trainer)
@@ -76,40 +75,32 @@ def wrong_inputs(training, directory):
 
 def answers(store, directory):
     """Return the problems of the refusals by name, '' for none."""
-    training, problems = Training(), {}
+    training = Training()
     training.step()
     mxhybrid.checkpoint.save(directory, training.net, training.trainer, 1)
-    saved = training.net(np.arange(9), np.arange(9)).asnumpy()
-    for name, call, words in wrong_inputs(training, directory):
-        if name == 'max_batch_rows' and store.num_workers == 1:
-            continue
-        problems[name] = problem_of(call, words)
+    saved = training.outputs()
+    problems = {name: problem_of(call, words) for name, call, words in wrong_inputs(training, directory)
+                if name != 'max_batch_rows' or store.num_workers > 1}
     # Nothing was sent by halves.  A net with another seed takes the seed of the checkpoint, also for rows without one.
-    np.testing.assert_array_equal(training.net(np.arange(9), np.arange(9)).asnumpy(), saved)
+    np.testing.assert_array_equal(training.outputs(), saved)
     other = Training()
-    assert np.abs(other.net(np.arange(9), np.arange(9)).asnumpy() - saved).min() > 0
+    assert np.abs(other.outputs() - saved).min() > 0
     other.load(directory)
-    np.testing.assert_array_equal(other.net(np.arange(9), np.arange(9)).asnumpy(), saved)
+    np.testing.assert_array_equal(other.outputs(), saved)
     other.step()
     training.step()
-    np.testing.assert_array_equal(other.net(GOOD, GOOD).asnumpy(), training.net(GOOD, GOOD).asnumpy())
+    np.testing.assert_array_equal(other.outputs(), training.outputs())
     return problems
 
 
-def main():
-    store = mxhybrid.create()
-    if 'one' in sys.argv:
-        training = Training()
-        training.step()
-        training.step(np.array([1, ROWS if store.rank == 1 else 2, 3]))
-    elif 'joint' in sys.argv:
-        # Each worker has at most the capacity of a partition, but together they have more.
-        training = Training(capacity=8)
-        training.step(np.arange(6), np.arange(6) + 6 * store.rank)
-    else:
-        directory = os.environ.get('MXHYBRID_TEST_CHECKPOINT') or tempfile.mkdtemp()
-        report(store.rank, problems=answers(store, directory))
-
-
-if __name__ == '__main__':
-    main()
+store = mxhybrid.create()
+what, = sys.argv[1:]
+if what == 'one':
+    training = Training()
+    training.step()
+    training.step(np.array([1, ROWS if store.rank == 1 else 2, 3]))
+elif what == 'joint':
+    # Each worker has at most the capacity of a partition, but together they have more.
+    Training(capacity=8).step(np.arange(6), np.arange(6) + 6 * store.rank)
+else:
+    report(store.rank, problems=answers(store, what))

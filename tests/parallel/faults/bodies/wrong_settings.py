@@ -1,4 +1,4 @@
-"""Makes stores by settings in the environment that are wrong, and reports the errors, by the settings.
+"""Make stores by wrong settings in the environment; report the errors by the settings.
 
 The arguments are NAME=VALUE. In the end, when both workers have reported, it makes a store by settings that are right;
 the launcher ends a worker whose peer has failed.
@@ -11,16 +11,13 @@ from pathlib import Path
 from lab.reports import DIRECTORY, read_reports, report
 
 import mxhybrid
+from tests.helpers.outcomes import error_of
 
 rank = int(os.environ['HOROVOD_RANK'])
 for setting in sys.argv[1:]:
     name, _, value = setting.partition('=')
     os.environ[name] = value
-    try:
-        mxhybrid.create()
-        report(rank, **{setting: 'nothing was refused'})
-    except mxhybrid.SettingError as error:
-        report(rank, **{setting: str(error)})
+    report(rank, **{setting: error_of(mxhybrid.create, kind=mxhybrid.SettingError)})
     del os.environ[name]
 
 deadline = time.monotonic() + 40

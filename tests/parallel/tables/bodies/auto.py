@@ -1,6 +1,7 @@
 """Train a small model whose tables' partition counts are found on the way; report weights, counts and the file."""
 import json
 import sys
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
@@ -8,6 +9,7 @@ from lab.reports import report
 from mxnet import autograd, gluon
 
 import mxhybrid
+from tests.helpers.training_steps import weights_of
 
 BATCH = 192
 #: Steps in which the search of both tables ends, also if the times of steps vary and counts are measured again.
@@ -28,14 +30,13 @@ class Net(gluon.Block):
             self.score = gluon.nn.Dense(1, in_units=600, prefix='score_')
 
     def forward(self, ids):
-        """A network with one output for each sample."""
         tables = ((self.words, 3000), (self.bins, 1000), (self.days, 7))
         parts = [table(ids % rows).mean(axis=1) for table, rows in tables]
         return self.score(self.more(self.hidden(mx.nd.concat(*parts, dim=1))))
 
 
 def train(steps, **settings):
-    """Counts after the first and the last step, and weights."""
+    """Return the counts after the first and the last step, and the weights."""
     store = mxhybrid.create(**settings)
     net = Net(4000)
     mx.random.seed(3)
@@ -53,32 +54,28 @@ def train(steps, **settings):
         trainer.step(BATCH)
         counts.append({route.name: route.partitioning.count for route in store.backend.routes.values()
                        if route.partitioning})
-    return {'first': counts[0], 'last': counts[-1],
-            'weights': {name: param._reduce().tostype('default').asnumpy()
-                        for name, param in net.collect_params().items()}}
+    return {'first': counts[0], 'last': counts[-1], 'weights': weights_of(net)}
 
 
-def change(content, path, store):
+def change(content):
     """Put other content into the file."""
     if store.rank == 0:
-        with open(path, 'w') as handle:
-            json.dump(content, handle)
+        path.write_text(json.dumps(content))
     store._barrier()
 
 
-path = sys.argv[1]
+path = Path(sys.argv[1])
 store = mxhybrid.create()
-searched = train(STEPS, partitions='auto', partition_file=path)
+searched = train(STEPS, partitions='auto', partition_file=str(path))
 store._barrier()
-with open(path) as handle:
-    content = json.load(handle)
+content = json.loads(path.read_text())
 report(store.rank, outcomes=searched, content=content, fixed=train(STEPS, partitions=2))
 # The next run starts from the result of this one, which is made certain here.
 for name, count in (('net_words_weight', 6), ('net_bins_weight', 5)):
     content['tables'][name].update(partitions=count, finished=True)
-change(content, path, store)
-report(store.rank, again=train(12, partitions='*days*=3,*=auto', partition_file=path))
+change(content)
+report(store.rank, again=train(12, partitions='*days*=3,*=auto', partition_file=str(path)))
 # One for another job is left alone.
-change(dict(content, workers=3), path, store)
-report(store.rank, other=train(2, partitions='auto', partition_file=path))
-train(1, partitions=2, partition_file=path)
+change(dict(content, workers=3))
+report(store.rank, other=train(2, partitions='auto', partition_file=str(path)))
+train(1, partitions=2, partition_file=str(path))

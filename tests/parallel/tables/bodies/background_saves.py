@@ -9,13 +9,15 @@ import sys
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 
 import mxhybrid
-from mxhybrid import CheckpointError, parallel
+from mxhybrid import parallel
 from mxhybrid.checkpoint import folder
 from mxhybrid.servers import dynamic_table
+from tests.helpers.outcomes import error_of
+from tests.helpers.training_steps import make_step
 
 DIRECTORY, ROWS, WIDTH, BATCH = sys.argv[1], 200000, 8, 16
 
@@ -36,9 +38,17 @@ class Tables(gluon.Block):
 
 
 def tables():
-    net = Tables()
+    return trained(Tables())
+
+
+def trained(net, **settings):
+    """Give a net initial values; return it and a Trainer of a store with settings."""
     net.initialize(mx.init.Uniform(0.3))
-    return net, gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1}, kvstore=mxhybrid.create())
+    return net, trainer_of(net, **settings)
+
+
+def trainer_of(net, **settings):
+    return gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1}, kvstore=mxhybrid.create(**settings))
 
 
 def split():
@@ -46,15 +56,13 @@ def split():
     net.add(nn.Dense(6, in_units=4, activation='tanh'), nn.Dense(1, in_units=6))
     net.initialize(mx.init.Uniform(0.3))
     net = mxhybrid.parallelize(net, parallel.grid(model=2, batch=store.num_workers // 2), (BATCH, 4))
-    return net, gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1}, kvstore=mxhybrid.create())
+    return net, trainer_of(net)
 
 
 def sharded():
     net = nn.Sequential(prefix='sharded_')
     net.add(nn.Dense(40, in_units=4), nn.Dense(1, in_units=40))
-    net.initialize(mx.init.Uniform(0.3))
-    return net, gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1},
-                              kvstore=mxhybrid.create(shard_updates=True))
+    return trained(net, shard_updates=True)
 
 
 def step_of(net, trainer, number):
@@ -63,21 +71,18 @@ def step_of(net, trainer, number):
         data = draw.randint(0, ROWS, BATCH)
     else:
         data = mx.nd.array(draw.uniform(-1, 1, (BATCH, 4)))[getattr(net, 'samples', slice(None))]
-    with autograd.record():
-        loss = (net(data) - 1) ** 2
-    loss.backward()
-    trainer.step(BATCH)
+    make_step(trainer, BATCH, net, data, loss_of=lambda output: (output - 1) ** 2)
 
 
-def save_twice(case, make, directory):
+def save_twice(case, make):
     """Return the paths of both saves, the steps before the second one was complete, and those paths of a delta."""
     net, trainer = make()
     for number in range(3):
         step_of(net, trainer, number)
     if isinstance(net, Tables):
         mxhybrid.checkpoint.import_rows(net.items, None, np.ones((ROWS, WIDTH), np.float32))
-    waited = mxhybrid.checkpoint.save(os.path.join(directory, case + '-waited'), net, trainer, 3)
-    later = os.path.join(directory, case + '-later')
+    waited = mxhybrid.checkpoint.save(os.path.join(DIRECTORY, case + '-waited'), net, trainer, 3)
+    later = os.path.join(DIRECTORY, case + '-later')
     assert mxhybrid.checkpoint.save(later, net, trainer, 3, wait=False) is None
     steps = 0
     for number in range(3, 8):
@@ -106,28 +111,24 @@ def many_rows():
 
 
 def faults():
-    """The error of a checkpoint that vanishes while it is written, on every worker, and the name of the next one."""
+    """Return the error of a checkpoint that vanishes while it is written, and the name of the next checkpoint."""
     net, trainer = many_rows()
-    directory, errors = os.path.join(DIRECTORY, 'faults'), []
+    directory = os.path.join(DIRECTORY, 'faults')
     mxhybrid.checkpoint.save(directory, net, trainer, 1, wait=False)
     if store.rank == 0:
         shutil.rmtree(os.path.join(directory, '.writing', 'results'))
     step_of(net, trainer, 1)
-    try:
-        mxhybrid.checkpoint.wait()
-    except CheckpointError as error:
-        errors.append(str(error))
-    path = mxhybrid.checkpoint.save(directory, net, trainer, 2)
-    return errors, os.path.basename(path)
+    error = error_of(mxhybrid.checkpoint.wait, kind=mxhybrid.CheckpointError)
+    return error, os.path.basename(mxhybrid.checkpoint.save(directory, net, trainer, 2))
 
 
 store = mxhybrid.create()
 results = {}
 for case, make in (('tables', tables), ('split', split), ('sharded', sharded)):
-    save_twice(case, make, DIRECTORY)
+    save_twice(case, make)
 results['faults'] = faults()
 seen, dynamic_table.digest_of = dynamic_table.digest_of, lambda path: 'that of another file'
-save_twice('unseen', tables, DIRECTORY)
+save_twice('unseen', tables)
 dynamic_table.digest_of = seen
 if store.num_workers > 1:  # the script ends while a save is under way
     mxhybrid.checkpoint.save(os.path.join(DIRECTORY, 'last'), *many_rows(), 1, wait=False)

@@ -1,8 +1,9 @@
-"""The store used directly: reports the values after every call, to compare them with MXNet's own store.
+"""Use the store directly; report the values after every call, to compare them with MXNet's own store.
 
 With ``--alone N`` one process gives MXNet's ``local`` store the arrays of N workers as those of N devices.
 """
 import argparse
+import itertools
 
 import mxnet as mx
 import numpy as np
@@ -37,14 +38,20 @@ class Store:
         else:
             self.kv.push(key, [make(rank) for rank in self.ranks])
 
+    def pushpull(self, key, make, **options):
+        """Push ``make(rank)``, and pull the sum; return the arrays that were pushed."""
+        values = [make(rank) for rank in self.ranks]
+        self.kv.pushpull(key, values, **options)
+        return values
+
     def note(self, name, array):
         """Remember an array."""
         self.results[name] = array.tostype('default').asnumpy()
 
-    def pull(self, name, key, shape=(3, 2)):
-        """Remember a dense value."""
-        out = mx.nd.zeros(shape)
-        self.kv.pull(key, out=out)
+    def pull(self, name, key, shape=(3, 2), dtype='float32', stype='default', **options):
+        """Remember a whole value, pulled into an array of zeros."""
+        out = mx.nd.sparse.zeros(stype, shape, dtype=dtype)
+        self.kv.pull(key, out=out, **options)
         self.note(name, out)
 
     def pull_rows(self, name, key, ids, shape=(9, 2), dtype='float32'):
@@ -56,20 +63,17 @@ class Store:
 
 def dense(store, key):
     """Dense calls with one key."""
-    kv = store.kv
-    kv.init(key, mx.nd.ones((3, 2)) * 2)
+    store.kv.init(key, mx.nd.ones((3, 2)) * 2)
     store.pull('dense/init', key)
     store.push(key, lambda rank: mx.nd.ones((3, 2)) * (rank + 1))
     store.pull('dense/push', key)
     store.push(key, lambda rank: mx.nd.arange(6).reshape((3, 2)) * (rank + 1))
     outs = [mx.nd.zeros((3, 2)), mx.nd.zeros((3, 2))]
-    kv.pull(key, out=outs)
+    store.kv.pull(key, out=outs)
     store.note('dense/push again', outs[1])
-    values = [mx.nd.ones((3, 2)) * (rank - 0.5) for rank in store.ranks]
-    kv.pushpull(key, values)
-    store.note('dense/pushpull', values[0])
+    store.note('dense/pushpull', store.pushpull(key, lambda rank: mx.nd.ones((3, 2)) * (rank - 0.5))[0])
     out = mx.nd.zeros((3, 2))
-    kv.pushpull(key, [mx.nd.ones((3, 2)) * rank for rank in store.ranks], out=out)
+    store.pushpull(key, lambda rank: mx.nd.ones((3, 2)) * rank, out=out)
     store.note('dense/pushpull out', out)
     store.pull('dense/after pushpull', key)
 
@@ -78,29 +82,22 @@ def values_of_the_store(store, keys):
     """Check the values of a store: it holds copies, casts them to the dtype of the array that they are pulled into, and
     takes rows that are pushed to a dense key as its value.
     """
-    kv = store.kv
-    kv.init(keys[0], mx.nd.ones((3, 2)))
+    store.kv.init(keys[0], mx.nd.ones((3, 2)))
     out = mx.nd.zeros((3, 2))
-    kv.pushpull(keys[0], [mx.nd.ones((3, 2)) * (rank + 1.5) for rank in store.ranks], out=out)
+    store.pushpull(keys[0], lambda rank: mx.nd.ones((3, 2)) * (rank + 1.5), out=out)
     out[:] = 77
     for dtype in ('float32', 'float16', 'float64', 'int32'):
-        out = mx.nd.zeros((3, 2), dtype=dtype)
-        kv.pull(keys[0], out=out)
-        store.note('own/' + dtype, out)
+        store.pull('own/' + dtype, keys[0], dtype=dtype)
     out = mx.nd.zeros((3, 2), dtype='float16')
-    kv.pushpull(keys[0], [mx.nd.ones((3, 2)) * (rank + 0.3) for rank in store.ranks], out=out)
+    store.pushpull(keys[0], lambda rank: mx.nd.ones((3, 2)) * (rank + 0.3), out=out)
     store.note('own/pushpull', out)
-    kv.init(keys[1], mx.nd.ones((9, 2)))
+    store.kv.init(keys[1], mx.nd.ones((9, 2)))
     for step, dtype in enumerate(('float32', 'float64')):
         store.push(keys[1], lambda rank, step=step: rows(rank + step, [rank, 5]))
-        out = mx.nd.zeros((9, 2), dtype=dtype)
-        kv.pull(keys[1], out=out, ignore_sparse=False)
-        store.note('own/rows as dense %d' % step, out)
-    if isinstance(kv, mxhybrid.Hybrid):
+        store.pull('own/rows as dense %d' % step, keys[1], (9, 2), dtype, ignore_sparse=False)
+    if isinstance(store.kv, mxhybrid.Hybrid):
         store.push(keys[1], lambda rank: mx.nd.ones((9, 2)) * (rank + 1))
-        out = mx.nd.zeros((9, 2))
-        kv.pull(keys[1], out=out, ignore_sparse=False)
-        store.note('own/dense after rows', out)
+        store.pull('own/dense after rows', keys[1], (9, 2), ignore_sparse=False)
     else:  # which MXNet's store can do for one device only
         store.note('own/dense after rows', mx.nd.ones((9, 2)) * sum(rank + 1 for rank in store.ranks))
 
@@ -120,18 +117,15 @@ def lists(store, keys):
 
 def sparse(store, key, dtype):
     """row_sparse calls without an optimizer."""
-    kv, label = store.kv, 'sparse-%s/' % dtype
-    kv.init(key, rows(20 + min(store.ranks), list(range(9)), dtype=dtype))  # worker 0's values count
+    label = 'sparse-%s/' % dtype
+    store.kv.init(key, rows(20 + min(store.ranks), list(range(9)), dtype=dtype))  # worker 0's values count
     store.pull_rows(label + 'init', key, [0, 4, 4, 8], dtype=dtype)
     store.push(key, lambda rank: rows(rank, [rank, rank + 1, 5], dtype=dtype))
     store.pull_rows(label + 'push', key, list(range(9)), dtype=dtype)
     store.push(key, lambda rank: mx.nd.sparse.zeros('row_sparse', (9, 2), dtype=dtype) if rank else
                rows(3, [2], dtype=dtype))
-    out = mx.nd.sparse.zeros('row_sparse', (9, 2), dtype=dtype)
-    kv.pull(key, out=out, ignore_sparse=False)
-    store.note(label + 'all rows', out)
-    kv.pull(key, out=out, ignore_sparse=True)
-    store.note(label + 'ignored', out)
+    store.pull(label + 'all rows', key, (9, 2), dtype, 'row_sparse', ignore_sparse=False)
+    store.pull(label + 'ignored', key, (9, 2), dtype, 'row_sparse', ignore_sparse=True)
 
 
 def optimized(store, keys):
@@ -156,9 +150,7 @@ def cast(store, key):
     """Rows of a table in outputs of another dtype."""
     store.kv.init(key, table(dtype='float16'))
     store.pull_rows('cast/some', key, [1, 8], dtype='float32')
-    out = mx.nd.sparse.zeros('row_sparse', (9, 2), dtype='float64')
-    store.kv.pull(key, out=out, ignore_sparse=False)
-    store.note('cast/all', out)
+    store.pull('cast/all', key, (9, 2), 'float64', 'row_sparse', ignore_sparse=False)
 
 
 def several_outputs(store, key):
@@ -181,32 +173,20 @@ def partial(store, key):
         store.note('partial', rows(2, [1, 5]))
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--alone', type=int, default=0)
-    parser.add_argument('--strings', action='store_true')
-    arguments = parser.parse_args()
-    results, count = {}, iter(range(1, 100))
-
-    def key():
-        number = next(count)
-        return 'key%d' % number if arguments.strings else number
-
-    rank = 0
-    for act in (lambda s: dense(s, key()), lambda s: lists(s, [key(), key(), key()]),
-                lambda s: sparse(s, key(), 'float32'), lambda s: sparse(s, key(), 'float64'),
-                lambda s: optimized(s, [key(), key(), key()]), lambda s: several_outputs(s, key()),
-                lambda s: partial(s, key()), lambda s: cast(s, key()),
-                lambda s: values_of_the_store(s, [key(), key()])):
-        store = Store(arguments.alone)
-        rank = store.ranks[0]
-        act(store)
-        results.update(store.results)
-    if not arguments.alone:
-        kind = (store.kv.type, store.kv.rank, store.kv.num_workers, store.kv.is_capable('optimizer'))
-        report(rank, kind=kind)
-    report(rank, outcomes=results)
-
-
-if __name__ == '__main__':
-    main()
+parser = argparse.ArgumentParser()
+parser.add_argument('--alone', type=int, default=0)
+parser.add_argument('--strings', action='store_true')
+arguments = parser.parse_args()
+results = {}
+keys = ('key%d' % number if arguments.strings else number for number in itertools.count(1))
+for act, *given in ((dense, next(keys)), (lists, [next(keys), next(keys), next(keys)]),
+                    (sparse, next(keys), 'float32'), (sparse, next(keys), 'float64'),
+                    (optimized, [next(keys), next(keys), next(keys)]), (several_outputs, next(keys)),
+                    (partial, next(keys)), (cast, next(keys)), (values_of_the_store, [next(keys), next(keys)])):
+    store = Store(arguments.alone)
+    act(store, *given)
+    results.update(store.results)
+rank = store.ranks[0]
+if not arguments.alone:
+    report(rank, kind=(store.kv.type, rank, store.kv.num_workers, store.kv.is_capable('optimizer')))
+report(rank, outcomes=results)

@@ -2,17 +2,19 @@
 
 Memory that it shares is not its own: rows that it reads where the servers hold them, on its host, are there once.
 """
+import contextlib
 import sys
 import threading
 
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 from mxhybrid.checkpoint import collect, files, save_load as checkpoint
 from mxhybrid.servers import table as table_module
+from tests.helpers.training_steps import make_step
 
 ROWS, WIDTH = 400000, 128
 
@@ -23,24 +25,21 @@ def resident_mb():
         return next(int(line.split()[1]) / 1000 for line in status if line.startswith('RssAnon'))
 
 
-class Peak(threading.Thread):
-    """Looks every few milliseconds how much there is, as long as the block lasts."""
+@contextlib.contextmanager
+def watched(peaks):
+    """Look every few milliseconds how much there is while a block runs; append the most of it."""
+    over, readings = threading.Event(), [resident_mb()]
 
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.most, self._over = resident_mb(), threading.Event()
+    def watch():
+        while not over.wait(0.003):
+            readings.append(resident_mb())
 
-    def run(self):
-        while not self._over.wait(0.003):
-            self.most = max(self.most, resident_mb())
-
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, *_):
-        self._over.set()
-        self.join()
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+    peaks.append(max(readings))
 
 
 net = SparseEmbedding(ROWS, WIDTH)
@@ -51,19 +50,15 @@ mx.nd.waitall()
 full = resident_mb()
 seen = []
 for step in range(4):
-    ids = mx.nd.array(np.arange(5) + 100000 * step)
-    with autograd.record():
-        loss = net(ids).sum()
-    loss.backward()
-    trainer.step(1)
+    make_step(trainer, 1, net, mx.nd.array(np.arange(5) + 100000 * step))
     mx.nd.waitall()
     seen.append(resident_mb())
 # Pieces that are small compared with the table.
 files.SHARD_BYTES = collect.PIECE_BYTES = table_module.ASSIGN_CHUNK_BYTES = 4 << 20
 peaks = []
 for call, arguments in ((checkpoint.save, [4]), (checkpoint.load, [])):
-    with Peak() as peak:
+    with watched(peaks):
         call(sys.argv[1], net, trainer, *arguments)
-    peaks.append(peak.most - seen[-1])
 rows = net.weight.row_sparse_data(mx.nd.array([3, 100004, 5])).asnumpy()[[3, 5, 100004], 0]
-report(trainer._kvstore.rank, empty=empty, full=full, seen=seen, peaks=peaks, rows=rows, table=ROWS * WIDTH * 4 / 1e6)
+report(trainer._kvstore.rank, empty=empty, full=full, seen=seen, peaks=np.array(peaks) - seen[-1], rows=rows,
+       table=ROWS * WIDTH * 4 / 1e6)

@@ -3,6 +3,7 @@
 With ``--kvstore device`` in one process it gives the reference: MXNet alone on the joint batch.  The cases after
 ``--still`` are trained a second time, without repartitioning.
 """
+import functools
 import os
 import pickle
 
@@ -17,27 +18,26 @@ from tests.parallel.training.bodies import train
 COUNTS = {2: 4, 4: 2, 7: 7, 9: 1, 11: 4, 14: 100, 17: 7}
 
 
-def cut(trainer, step, counts=COUNTS):
+def cut(trainer, step):
     """Repartition all tables of the first layers if it is time."""
     store = trainer._kvstore
-    if step in counts and getattr(store, 'num_servers', 0):
+    if step in COUNTS and getattr(store, 'num_servers', 0):
         for index, param in enumerate(trainer._params):
             if param._grad_stype == 'row_sparse':
-                store.repartition(index, counts[step])
-                found = store.backend.routes[index].partitioning.count
-                assert found == min(counts[step], train.ROWS), found
+                store.repartition(index, COUNTS[step])
+                assert store.backend.routes[index].partitioning.count == min(COUNTS[step], train.ROWS)
 
 
-def embedding(worker, kind, optimizer, still, meddle=None, **options):
-    """A model with tables of one kind."""
+def embedding(worker, still, kind='weight', optimizer='adam', meddle=None, meddles_first=False, **options):
+    """Train a model with tables of one kind; `meddle` is called after the moves of a step, or before them."""
     net, trainer = train.make(worker, kind, optimizer, **options)
 
     def before(step, trainer):
-        if meddle is ahead:
-            ahead(worker, net, trainer, step)
+        if meddle and meddles_first:
+            meddle(worker, net, trainer, step)
         if not still:
             cut(trainer, step)
-        if meddle not in (None, ahead):
+        if meddle and not meddles_first:
             meddle(worker, net, trainer, step)
 
     return train.fit(worker, net, trainer, before=before)
@@ -122,26 +122,26 @@ def plain(worker, still, dtype='float32'):
     return values_by_step
 
 
-CASES = {'slower': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=slower),
-         'ahead': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=ahead),
-         'saved': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=saved),
-         'restarted': lambda w, still: embedding(w, 'weight', 'sgd-momentum', still, meddle=restarted),
-         'frozen': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=frozen),
-         'lowered': lambda w, still: embedding(w, 'weight', 'sgd-momentum', still, meddle=lowered),
-         'plain': plain, 'plain-float16': lambda w, still: plain(w, still, 'float16'),
-         'plain-float64': lambda w, still: plain(w, still, 'float64'),
-         'gradient-adam': lambda w, still: embedding(w, 'gradient', 'adam', still),
-         'gradient-on-store': lambda w, still: embedding(w, 'gradient', 'adam', still, update_on_kvstore=True)}
-for _name in ('sgd-momentum', 'adam', 'adagrad', 'rmsprop-centered', 'groupadagrad'):
-    CASES['weight-' + _name] = lambda w, still, _name=_name: embedding(w, 'weight', _name, still)
+CASES = {
+    'slower': functools.partial(embedding, meddle=slower),
+    'ahead': functools.partial(embedding, meddle=ahead, meddles_first=True),
+    'saved': functools.partial(embedding, meddle=saved),
+    'restarted': functools.partial(embedding, optimizer='sgd-momentum', meddle=restarted),
+    'frozen': functools.partial(embedding, meddle=frozen),
+    'lowered': functools.partial(embedding, optimizer='sgd-momentum', meddle=lowered),
+    'plain': plain, 'plain-float16': functools.partial(plain, dtype='float16'),
+    'plain-float64': functools.partial(plain, dtype='float64'),
+    'gradient-adam': functools.partial(embedding, kind='gradient'),
+    'gradient-on-store': functools.partial(embedding, kind='gradient', **train.ON_STORE),
+    **{'weight-' + optimizer: functools.partial(embedding, optimizer=optimizer)
+       for optimizer in ('sgd-momentum', 'adam', 'adagrad', 'rmsprop-centered', 'groupadagrad')}}
 
 
 def main():
     parser = train.parser_of(CASES)
     parser.add_argument('--still', nargs='*', default=[])
     arguments = parser.parse_args()
-    worker = train.Worker(arguments.kvstore, arguments.partitions)
-    worker.directory = arguments.directory
+    worker = train.Worker(arguments.kvstore, arguments.partitions, directory=arguments.directory)
     for case in arguments.cases:
         report(worker.rank, **{case: CASES[case](worker, False)})
     for case in arguments.still:

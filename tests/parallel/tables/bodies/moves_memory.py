@@ -1,18 +1,13 @@
-"""Resident memory of servers and workers while a table with momentum moves again and again."""
+"""Report the resident memory of servers and workers while a table with momentum moves again and again."""
 import mxnet as mx
 import numpy as np
-import psutil
 from lab.reports import report
 
 import mxhybrid
+from tests.helpers.job_memory import resident_mb, servers_of_this_job
 
 ROWS, WIDTH = 120000, 128
 TABLE_MB = ROWS * WIDTH * 4 / 1e6
-
-
-def resident_mb(processes):
-    """Resident memory of processes together."""
-    return sum(process.memory_info().rss for process in processes) / 1e6
 
 
 store = mxhybrid.create(partitions=2)
@@ -30,14 +25,13 @@ def step():
 
 for _ in range(2):
     step()
-servers = [child for child in psutil.Process().children()
-           if child.environ().get('MXHYBRID_ROLE') == 'server'] if store.rank == 0 else []
-server_memory, worker_memory = [resident_mb(servers)], [resident_mb([psutil.Process()])]
+servers = servers_of_this_job() if store.rank == 0 else []
+server_memory, worker_memory = [resident_mb(servers)], [resident_mb()]
 for count in 5 * (8, 1, 4, 2):
     store.repartition('table', count)
     step()
     server_memory.append(resident_mb(servers))
-    worker_memory.append(resident_mb([psutil.Process()]))
+    worker_memory.append(resident_mb())
 row = mx.nd.sparse.zeros('row_sparse', shape)
 store.row_sparse_pull('table', out=row, row_ids=mx.nd.array([store.rank]))
 report(store.rank, server_memory=server_memory, worker_memory=worker_memory, servers=len(servers), table=TABLE_MB,

@@ -1,4 +1,4 @@
-"""Servers hold the weight of an ``nn.Embedding``, workers pull their own rows; each case by itself, as in ``train.py``.
+"""Train an ``nn.Embedding`` whose weight servers hold, and of which workers pull their own rows; as ``train.py`` does.
 
 A case meddles with training after ``MIDDLE`` steps, when the weight has long been on the servers, and reports the
 routes of the table then and at the end.
@@ -17,13 +17,14 @@ import mxhybrid
 from tests.helpers.outcomes import problem_of
 from tests.parallel.training.bodies.train import (
     BATCH,
+    ON_STORE,
     ROWS,
     STEPS,
     Model,
     Worker,
     backward,
     batches,
-    fill,
+    filled,
     fit,
     parser_of,
     trainer_of,
@@ -32,17 +33,17 @@ from tests.parallel.training.bodies.train import (
 
 MIDDLE = 8
 APART = 10  # rows of each worker where workers share none
-ON_STORE = {'update_on_kvstore': True}
 
 
 class Case:
     """A model, its Trainer, and the report of a case."""
 
-    def __init__(self, worker, optimizer='adam', net=None, settings=None, extra=None, **options):
-        self.worker, self.result = worker, {}
+    held = None  # an array that one worker has read
+
+    def __init__(self, worker, name='', optimizer='adam', net=None, settings=None, extra=None, **options):
+        self.worker, self.name = worker, name
         # groupadagrad takes matrices only
-        self.net = net or Model('gradient', (4, 3), use_bias=optimizer != 'groupadagrad')
-        fill(self.net.collect_params())
+        self.net = filled(net or Model('gradient', (4, 3), use_bias=optimizer != 'groupadagrad'))
         store = mxhybrid.create(partitions=worker.partitions, **settings or {}) if worker.hybrid else None
         self.trainer = trainer_of(worker, self.net, optimizer, extra, store, **options)
         self.table = [param for param in self.net.collect_params().values() if param._grad_stype == 'row_sparse'][0]
@@ -58,15 +59,18 @@ class Case:
         if self.route is not None:
             report(self.worker.rank, **{'kind/%s/%s' % (self.name, when): self.route.kind})
 
-    def run(self, name, meddle):
+    def path(self, ending):
+        """Return the path of a file of the case, other than those of other jobs."""
+        return os.path.join(self.worker.directory, '%s%d%s' % (self.name, self.worker.size, ending))
+
+    def run(self, meddle):
         """Train, call ``meddle(case)`` in the middle, train on."""
-        self.name = name
         fit(self.worker, self.net, self.trainer, steps=MIDDLE)
         self.note_kind('middle')
-        self.result.update(meddle(self) or {})
-        self.result.update(fit(self.worker, self.net, self.trainer, seed=6, steps=STEPS - MIDDLE))
+        outcome = meddle(self) or {}
+        outcome.update(fit(self.worker, self.net, self.trainer, seed=6, steps=STEPS - MIDDLE))
         self.note_kind('end')
-        return self.result
+        return outcome
 
 
 def evaluate(case):
@@ -75,7 +79,7 @@ def evaluate(case):
     """
     ids = mx.nd.arange(ROWS).reshape((-1, 1)).tile((1, 3))[:ROWS // 2 * 2]
     outputs = {'forward': case.net(ids).asnumpy()}
-    path = os.path.join(case.directory, '%s-%d.params' % (case.name, case.worker.rank))
+    path = case.path('-%d.params' % case.worker.rank)
     case.net.save_parameters(path)
     copy = Model('gradient', (4, 3), use_bias=case.net.out.bias is not None)
     copy.load_parameters(path)
@@ -90,12 +94,10 @@ def read_on_one(case):
     """Let one worker read the value, keep the array and see it change with the next steps."""
     if case.worker.rank == case.worker.size - 1:
         case.held = case.table.data()
-        return
-    case.held = None
 
 
 def write(case):
-    """Everybody writes to the array."""
+    """Write to the array on all workers."""
     array = case.table.data()
     array[:] = array * 0.5
 
@@ -107,12 +109,11 @@ def new_values(case):
 
 def states(case):
     """Save parameters and states, train on, load both."""
-    path = os.path.join(case.directory, case.name + str(case.worker.size))
     if case.worker.rank == 0:
-        case.net.save_parameters(path + '.params')
-    case.trainer.save_states(path + '.states')
+        case.net.save_parameters(case.path('.params'))
+    case.trainer.save_states(case.path('.states'))
     case.worker.barrier()
-    with open(path + '.states', 'rb') as handle:
+    with open(case.path('.states'), 'rb') as handle:
         saved, optimizer = pickle.load(handle)
     key = case.trainer._param2idx[case.table.name]
     arrays = [array for array in (saved[key] if isinstance(saved[key], tuple) else (saved[key],)) if array is not None]
@@ -120,8 +121,8 @@ def states(case):
     states_of_row['dense'] = np.array([array.stype == 'default' for array in arrays])
     states_of_row['updates'] = np.array([optimizer._index_update_count[key]])
     fit(case.worker, case.net, case.trainer, seed=7, steps=6)
-    case.net.load_parameters(path + '.params')
-    case.trainer.load_states(path + '.states')
+    case.net.load_parameters(case.path('.params'))
+    case.trainer.load_states(case.path('.states'))
     return states_of_row
 
 
@@ -129,7 +130,7 @@ def states_of_the_store(case):
     """Save and load by the store's own calls, which leave the weights alone; the optimizer travels along or not."""
     store = case.trainer._kvstore
     for whole in (False, True):
-        path = os.path.join(case.directory, '%s%d%d.states' % (case.name, whole, case.worker.size))
+        path = case.path('-%d.states' % whole)
         store.save_optimizer_states(path, dump_optimizer=whole)
         case.worker.barrier()
         fit(case.worker, case.net, case.trainer, seed=7 + whole, steps=5)
@@ -158,7 +159,7 @@ def by_hand(case):
 
 
 def schedule(case):
-    """Another rate of the table, in addition to the schedule."""
+    """Give the table a rate of its own, in addition to the schedule."""
     case.table.lr_mult = 0.3
 
 
@@ -172,15 +173,14 @@ def lowered(case):
 
 
 def repartition(case):
-    """Another number of partitions, where there are any."""
+    """Change the number of partitions, where there are any."""
     if case.worker.hybrid:
         case.trainer._kvstore.repartition(case.trainer._param2idx[case.table.name], 3)
 
 
 def other_optimizer(case, name, **arguments):
-    """The store gets another optimizer, without state, past the Trainer."""
-    store = case.trainer._kvstore
-    store.set_optimizer(mx.optimizer.create(name, rescale_grad=1 / BATCH, **arguments))
+    """Give the store another optimizer, without state, past the Trainer."""
+    case.trainer._kvstore.set_optimizer(mx.optimizer.create(name, rescale_grad=1 / BATCH, **arguments))
 
 
 def other_and_read(case):
@@ -199,15 +199,11 @@ class Outer(nn.HybridBlock):
             self.out = nn.Dense(2, in_units=12)
 
     def hybrid_forward(self, F, ids):
-        """Look up, then a dense layer."""
         return self.out(self.words(ids).reshape((0, -1)))
 
 
-def outer(hybridized):
-    """A net of one block."""
-    net = Outer()
-    if hybridized:
-        net.hybridize()
+def hybridized(net):
+    net.hybridize()
     return net
 
 
@@ -231,18 +227,15 @@ class Requests:
 
 
 def apart(worker, name, prefetch):
-    """Workers share no rows: the rows that each pulls in a step, before and after the change, and the time of the
-    request.
-    """
+    """Report the rows that each worker pulls in a step, where workers share no rows, and the times of its requests."""
     size = worker.size
     net = nn.Sequential()
     net.add(nn.Embedding(APART * size, 4, sparse_grad=True), nn.Dense(1, in_units=4, flatten=False))
-    case = Case(worker, 'adagrad', net)
-    case.name = name
+    case = Case(worker, name, 'adagrad', net)
     random = np.random.RandomState(3)
     joint = [np.stack([rank * APART + random.randint(0, APART, 6) for rank in range(size)]) for _ in range(STEPS)]
     feed = [(mx.nd.array(ids[worker.rank]),) for ids in joint]
-    pulled, own_counts, union, requests = [], [], [], None
+    pulled, requests = [], None
     for step, (ids,) in enumerate(mxhybrid.prefetching(feed, net) if prefetch else feed):
         route = case.route
         if route is not None and step == MIDDLE:
@@ -257,15 +250,15 @@ def apart(worker, name, prefetch):
         loss.backward()
         case.trainer.step(1)
         pulled.append(case.route.traffic.pulled - before)
-        own_counts.append(len(np.unique(ids.asnumpy())))
-        union.append(len(np.unique(joint[step])))
     case.note_kind('end')
-    report(worker.rank, **{name: {'pulled': pulled, 'own': own_counts, 'union': union, 'asked': requests.in_forward}})
+    report(worker.rank, **{name: {
+        'pulled': pulled, 'own': [len(np.unique(ids[worker.rank])) for ids in joint],
+        'union': [len(np.unique(ids)) for ids in joint], 'asked': requests.in_forward}})
 
 
 def local(worker, optimizer, settings):
     """Local SGD: between steps each worker updates by its own gradients, without an exchange."""
-    case = Case(worker, optimizer, settings=settings)
+    case = Case(worker, optimizer=optimizer, settings=settings)
     fit(worker, case.net, case.trainer, steps=MIDDLE)
     outcome = {'route': case.route.kind}
     update_alone(case, 4)
@@ -283,13 +276,16 @@ def update_alone(case, steps):
         case.trainer.update(8)
 
 
+def go_on(case):
+    """Train without any change."""
+
+
+#: The optimizer, options of `Case`, and what happens in the middle.
 CASES = {
-    'evaluate-' + optimizer: (optimizer, {}, evaluate)
-    for optimizer in ('sgd-momentum', 'adam', 'groupadagrad')}
-CASES.update({
-    'evaluate-on-store': ('adam', ON_STORE, evaluate), 'read': ('adam', {}, read_on_one),
-    'read-on-store': ('sgd-momentum', ON_STORE, read_on_one), 'write': ('adagrad', {}, write),
-    'new': ('adagrad', {}, new_values), 'states': ('adam', {}, states),
+    'evaluate-sgd-momentum': ('sgd-momentum', {}, evaluate), 'evaluate-adam': ('adam', {}, evaluate),
+    'evaluate-groupadagrad': ('groupadagrad', {}, evaluate), 'evaluate-on-store': ('adam', ON_STORE, evaluate),
+    'read': ('adam', {}, read_on_one), 'read-on-store': ('sgd-momentum', ON_STORE, read_on_one),
+    'write': ('adagrad', {}, write), 'new': ('adagrad', {}, new_values), 'states': ('adam', {}, states),
     'states-on-store': ('sgd-momentum', ON_STORE, states),
     'states-of-the-store': ('adam', ON_STORE, states_of_the_store), 'push': ('adam', {}, push_by_hand),
     'hand': ('sgd-momentum', {'update_on_kvstore': False}, by_hand),
@@ -297,34 +293,30 @@ CASES.update({
     'other-read': ('adam', ON_STORE, other_and_read),
     'other-refused': ('adam', ON_STORE, lambda case: other_optimizer(case, 'lamb', learning_rate=0.02)),
     'repartition': ('sgd-momentum', {}, repartition), 'lowered': ('sgd-momentum', {}, lowered),
-    'schedule': ('adam', {}, schedule), 'inner': ('sgd', {'net': False}, lambda case: None),
-    'outer': ('sgd', {'net': True}, lambda case: None), 'outer-later': ('adam', {'net': False}, hybridize),
-    'off': ('sgd', {'settings': {'on_demand_rows': False}}, lambda case: None),
-    'all-rows': ('rmsprop', {}, lambda case: None),  # which rmsprop updates, touched or not
-})
+    'schedule': ('adam', {'extra': {
+        'lr_scheduler': mx.lr_scheduler.FactorScheduler(step=3, factor=0.7, base_lr=0.05)}}, schedule),
+    'inner': ('sgd', {'net': Outer()}, go_on), 'outer': ('sgd', {'net': hybridized(Outer())}, go_on),
+    'outer-later': ('adam', {'net': Outer()}, hybridize),
+    'off': ('sgd', {'settings': {'on_demand_rows': False}}, go_on),
+    'all-rows': ('rmsprop', {}, go_on),  # which rmsprop updates, touched or not
+}
 
 
-def run(worker, name, directory):
-    """A case by its name."""
+def run(worker, name):
+    """Run a case."""
     optimizer, options, meddle = CASES[name]
-    options = dict(options)
-    if 'net' in options:
-        options['net'] = outer(options['net'])
-    if name == 'schedule':
-        options['extra'] = {'lr_scheduler': mx.lr_scheduler.FactorScheduler(step=3, factor=0.7, base_lr=0.05)}
-    case = Case(worker, optimizer, **options)
-    case.directory = directory
-    result = case.run(name, meddle)
-    if getattr(case, 'held', None) is not None and not np.array_equal(case.held.asnumpy(), case.table.data().asnumpy()):
+    case = Case(worker, name, optimizer, **options)
+    outcome = case.run(meddle)
+    if case.held is not None and not np.array_equal(case.held.asnumpy(), case.table.data().asnumpy()):
         raise AssertionError('an array that was handed out is not the parameter any more')
-    return result
+    return outcome
 
 
 def main():
     arguments = parser_of(CASES).parse_args()
-    worker = Worker(arguments.kvstore, arguments.partitions)
+    worker = Worker(arguments.kvstore, arguments.partitions, directory=arguments.directory)
     for name in arguments.cases:
-        report(worker.rank, **{name: run(worker, name, arguments.directory)})
+        report(worker.rank, **{name: run(worker, name)})
     if worker.hybrid and worker.size > 1:
         apart(worker, 'apart', False)
         apart(worker, 'ahead', True)

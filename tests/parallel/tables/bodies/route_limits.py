@@ -1,13 +1,15 @@
-"""Tables that cannot travel by allreduce, since memory lacks or rows of their state are too wide; reports an error.
+"""Use tables that cannot travel by allreduce: memory lacks, or rows of their state are too wide; report an error.
 
 In the end worker 1 forces other routes than worker 0.
 """
+from unittest import mock
+
 import mxnet as mx
 from lab.reports import report
 
 import mxhybrid
-import mxhybrid.routes.chooser
 from mxhybrid.routes.costs import Network, Speed
+from tests.helpers.outcomes import error_of
 
 
 def wide_states():
@@ -23,22 +25,15 @@ def wide_states():
     print(store.report())
 
 
-def too_little_memory():
-    """Force a table to allreduce that is larger than the memory; return the error."""
-    available = mxhybrid.routes.chooser.available_bytes
-    mxhybrid.routes.chooser.available_bytes = lambda: 1 << 20  # for two workers
-    try:
-        store = mxhybrid.create(routes='big*=allreduce')
-        store.init('small', mx.nd.sparse.zeros('row_sparse', (50, 2)))
-        store.init('big', mx.nd.sparse.zeros('row_sparse', (50000, 2)))
-    except mxhybrid.HybridError as error:
-        return str(error)
-    finally:
-        mxhybrid.routes.chooser.available_bytes = available
-    return 'nothing was refused'
+def hold_large_table():
+    """Force a table to allreduce that is larger than the memory."""
+    store = mxhybrid.create(routes='big*=allreduce')
+    store.init('small', mx.nd.sparse.zeros('row_sparse', (50, 2)))
+    store.init('big', mx.nd.sparse.zeros('row_sparse', (50000, 2)))
 
 
 wide_states()
 rank = mxhybrid.create().rank
-report(rank, memory=too_little_memory())
+with mock.patch('mxhybrid.routes.chooser.available_bytes', lambda: 1 << 20):  # for two workers
+    report(rank, memory=error_of(hold_large_table))
 mxhybrid.create(routes='servers' if rank == 1 else 'auto')

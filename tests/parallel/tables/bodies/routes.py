@@ -3,7 +3,6 @@
 As ``train.py``, ``--kvstore device`` in one process gives the reference.  The costs of the network can
 be given, so that no decision depends on how busy the machine is.
 """
-import argparse
 import os
 
 import mxnet as mx
@@ -16,6 +15,8 @@ from mxnet.gluon.contrib.nn import SparseEmbedding
 import mxhybrid
 from mxhybrid.routes.chooser import MEASURED_STEPS
 from mxhybrid.routes.costs import Network, Speed
+from tests.helpers.training_steps import weights_of
+from tests.parallel.training.bodies.train import LOSS, Worker, parser_of
 
 ROWS, WIDTH, TOUCHED, TIMES = 4096, 64, 4000, 8
 BATCH = TOUCHED * TIMES
@@ -41,104 +42,81 @@ class Model(gluon.Block):
         return {'near': self.near.weight, 'bins': self.bins.weight, 'rare': self.rare.weight}
 
     def forward(self, ids):
-        """The sum of the rows that the tables return."""
         return self.out(self.near(ids) + self.bins(ids) + self.rare(ids % 7))
 
 
-def make(worker, optimizer, **extra):
+def make(worker, optimizer):
     """A filled model and its Trainer."""
     net = Model()
     net.initialize(mx.init.Constant(0))
-    if worker['rank'] == 0:  # whose values count
+    if worker.rank == 0:  # whose values count
         for index, table in enumerate(net.tables().values()):
             values = np.random.RandomState(index).normal(scale=0.1, size=table.shape).astype('f4')
             table.set_data(mx.nd.array(values).tostype(table._stype))
         net.out.weight.set_data(mx.nd.array(np.random.RandomState(9).normal(size=(1, WIDTH))))
-    kvstore = worker['kvstore']() if callable(worker['kvstore']) else worker['kvstore']
-    return net, gluon.Trainer(net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer], **extra), kvstore=kvstore)
+    return net, gluon.Trainer(net.collect_params(), optimizer, OPTIMIZERS[optimizer], kvstore=worker.store())
 
 
-def fit(worker, net, trainer, steps, before=None):
-    """Train on this worker's share of the joint batches."""
-    loss = gluon.loss.L2Loss()
+def fit(worker, net, trainer, steps):
+    """Train on this worker's share of the joint batches; return the weights."""
     for step in steps:
-        if before:
-            before(step)
         random = np.random.RandomState(step)
         # Every row several times, so that each worker's share has most of them.
-        ids = random.permutation(np.tile(random.permutation(ROWS)[:TOUCHED], TIMES))[worker['rank']::worker['size']]
+        ids = random.permutation(np.tile(random.permutation(ROWS)[:TOUCHED], TIMES))[worker.rank::worker.size]
         with autograd.record():
-            output = loss(net(mx.nd.array(ids)), mx.nd.array(np.cos(ids * 0.1)))
-        output.backward()
+            loss = LOSS(net(mx.nd.array(ids)), mx.nd.array(np.cos(ids * 0.1)))
+        loss.backward()
         trainer.step(BATCH / 100.0)
+    return weights_of(net)
 
 
-def weights(net):
-    """All parameters as NumPy arrays."""
-    return {name: param._reduce().tostype('default').asnumpy() for name, param in net.collect_params().items()}
-
-
-def run(worker, optimizer, directory):
+def run(worker, optimizer):
     """Train through the decision, save, load with a new learning rate, and continue."""
     net, trainer = make(worker, optimizer)
-    fit(worker, net, trainer, range(SWITCH + 3))
-    values_by_name = {'first/' + name: value for name, value in weights(net).items()}
-    path = os.path.join(directory, optimizer)
-    if worker['rank'] == 0:
+    values = fit(worker, net, trainer, range(SWITCH + 3))
+    values_by_name = {'first/' + name: value for name, value in values.items()}
+    path = os.path.join(worker.directory, optimizer)
+    if worker.rank == 0:
         net.save_parameters(path + '.params')
     trainer.save_states(path + '.states')
-    worker['barrier']()
+    worker.barrier()
     trainer.set_learning_rate(trainer.learning_rate * 0.5)
-    fit(worker, net, trainer, range(50, 53))
-    values_by_name.update({'slower/' + name: value for name, value in weights(net).items()})
+    values = fit(worker, net, trainer, range(50, 53))
+    values_by_name.update({'slower/' + name: value for name, value in values.items()})
     net.load_parameters(path + '.params')
     trainer.load_states(path + '.states')
-    fit(worker, net, trainer, range(60, 63))
-    values_by_name.update(weights(net))
-    return values_by_name, trainer
+    return dict(values_by_name, **fit(worker, net, trainer, range(60, 63))), trainer
 
 
-def resume(worker, optimizer, directory):
+def resume(worker, optimizer):
     """Go on from the files of `run` elsewhere."""
     net, trainer = make(worker, optimizer)
-    net.load_parameters(os.path.join(directory, optimizer + '.params'))
-    trainer.load_states(os.path.join(directory, optimizer + '.states'))
-    fit(worker, net, trainer, range(60, 63))
-    return weights(net)
+    net.load_parameters(os.path.join(worker.directory, optimizer + '.params'))
+    trainer.load_states(os.path.join(worker.directory, optimizer + '.states'))
+    return fit(worker, net, trainer, range(60, 63))
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--kvstore', default='hybrid')
-    parser.add_argument('--directory')
-    parser.add_argument('--optimizers', default='sgd')
-    parser.add_argument('--resume', action='store_true')
-    parser.add_argument('--rates', help='bytes per second by servers and by allreduce; measured by default')
-    arguments = parser.parse_args()
-    worker = {'rank': 0, 'size': 1, 'kvstore': arguments.kvstore, 'barrier': lambda: None}
-    if arguments.kvstore == 'hybrid':
-        first = mxhybrid.create()
-        if arguments.rates:
-            first._job.measured['network'] = Network(
-                *(Speed(0.001, float(rate)) for rate in arguments.rates.split(',')))
-        worker = {'rank': first.rank, 'size': first.num_workers, 'kvstore': 'hybrid', 'barrier': first._barrier}
-    choices = {}
-    for optimizer in arguments.optimizers.split(','):
-        if arguments.resume:
-            report(worker['rank'], **{optimizer: resume(worker, optimizer, arguments.directory)})
-            continue
-        found, trainer = run(worker, optimizer, arguments.directory)
-        report(worker['rank'], **{optimizer: found})
-        if arguments.kvstore == 'hybrid':
-            for route in trainer._kvstore.backend.routes.values():
-                choice = route.choice
-                if choice is not None:
-                    numbers = vars(choice.estimate) if choice.estimate else {}
-                    choices[optimizer + '/' + route.name] = dict(
-                        numbers, way=choice.route, because=choice.because, kind=route.kind, touched=choice.touched,
-                        union=choice.union)
-            report(worker['rank'], table=trainer._kvstore.report(), choices=choices)
-
-
-if __name__ == '__main__':
-    main()
+parser = parser_of(OPTIMIZERS)  # a case an optimizer
+parser.add_argument('--resume', action='store_true')
+parser.add_argument('--rates', help='bytes per second by servers and by allreduce; measured by default')
+arguments = parser.parse_args()
+worker = Worker(arguments.kvstore, directory=arguments.directory)
+if arguments.rates:
+    mxhybrid.create()._job.measured['network'] = Network(
+        *(Speed(0.001, float(rate)) for rate in arguments.rates.split(',')))
+choices = {}
+for optimizer in arguments.cases:
+    if arguments.resume:
+        report(worker.rank, **{optimizer: resume(worker, optimizer)})
+        continue
+    values, trainer = run(worker, optimizer)
+    report(worker.rank, **{optimizer: values})
+    if worker.hybrid:
+        for route in trainer._kvstore.backend.routes.values():
+            choice = route.choice
+            if choice is not None:
+                numbers = vars(choice.estimate) if choice.estimate else {}
+                choices[optimizer + '/' + route.name] = dict(
+                    numbers, way=choice.route, because=choice.because, kind=route.kind, touched=choice.touched,
+                    union=choice.union)
+        report(worker.rank, table=trainer._kvstore.report(), choices=choices)

@@ -1,4 +1,4 @@
-"""Dense values of many types and shapes, summed in the store, and gathers, against NumPy's; args: steps [rank].
+"""Sum dense values of many types and shapes, gather and copy arrays, and compare with NumPy; args: steps [rank].
 
 With a rank, that worker kills itself in the middle of its second step.
 
@@ -82,4 +82,12 @@ for step, counts in enumerate([[3, 0, 5], [0, 0, 0], [1000, 1, 70000], [2, 2, 2]
             np.testing.assert_array_equal(values, mine[worker] & mask)
 texts = collective.allgather_json({'rank': store.rank, 'text': 'gr\u00f6\u00dfe' * 100 * store.rank}, 'test.texts')
 assert texts == [{'rank': worker, 'text': 'gr\u00f6\u00dfe' * 100 * worker} for worker in range(store.num_workers)]
+# Arrays of worker 0, of more than one piece, with bytes of zeros that have a sign and of values that are no numbers.
+for dtype, count in {'float32': 5300001, 'float16': 4500003, 'float64': 7, 'uint8': 33}.items():
+    expected = (np.random.RandomState(count).standard_normal(count) * 100).astype(dtype)
+    if dtype != 'uint8':
+        expected[:3] = [-0.0, np.nan, np.inf]
+    array = mx.nd.array(expected if store.rank == 0 else np.zeros(count), dtype=dtype)
+    store.backend.broadcast(array, dtype)
+    assert array.asnumpy().tobytes() == expected.tobytes(), dtype
 report(store.rank, fractions=fractions, by_lane=store.backend._collective.reduction is not None, selections=selections)

@@ -1,4 +1,4 @@
-"""Trains a small table and reports the link of its rows.
+"""Train a small table, and report the link of its rows.
 
 With ``--without RANK`` that worker has no compiled part; with ``--elsewhere`` all workers except one share memory with
 no process; with ``--other-user`` they seem to be processes of another user.
@@ -17,6 +17,7 @@ from mxhybrid.job import horovodrun, launch_py
 from mxhybrid.job.join import current
 from mxhybrid.kernels import library as kernels_library
 from mxhybrid.lane import library
+from tests.helpers.training_steps import make_step
 
 parser = argparse.ArgumentParser()
 parser.add_argument('--without', type=int)
@@ -42,10 +43,7 @@ net = SparseEmbedding(20, 3)
 net.initialize(mx.init.Constant(1.0))
 trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 1.0}, kvstore=store)
 for _ in range(3):
-    with mx.autograd.record():
-        loss = net(mx.nd.array([store.rank, 5])).sum()
-    loss.backward()
-    trainer.step(1)
+    make_step(trainer, 1, net, mx.nd.array([store.rank, 5]))
 rows = net.weight.row_sparse_data(mx.nd.arange(20)).data.asnumpy()
 expected = np.ones((20, 3), np.float32)
 expected[:store.num_workers] -= 3

@@ -1,73 +1,60 @@
-"""Trains on the CPU, by explicit contexts, while the script works in ``with mx.gpu():``, where an array without an
+"""Train on the CPU, by explicit contexts, while the script works in ``with mx.gpu():``, where an array without an
 explicit context would be. Without GPUs it would be an error, which names the operator that makes it.
+
+The argument is a directory for files.
 """
 import os
+import sys
 import tempfile
 
 import mxnet as mx
 import numpy as np
 from lab.reports import report
 from mxnet import autograd, gluon
-from mxnet.gluon import nn
+from train import LOSS, Worker
 
 import mxhybrid
+from tests.helpers.training_steps import TwoTables, weights_of
 
 ROWS, BATCH, STEPS = 30, 8, 8
 
 
-class Net(gluon.Block):
-    def __init__(self):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.words = gluon.contrib.nn.SparseEmbedding(ROWS, 3, prefix='words_')
-            self.bins = nn.Embedding(ROWS, 2, sparse_grad=True, prefix='bins_')
-            self.score = nn.Dense(1, prefix='score_')
-
-    def forward(self, ids):
-        return self.score(mx.nd.concat(self.words(ids), self.bins(ids), dim=1))
-
-
-def fit(net, trainer, rank, workers):
+def fit(worker, net, trainer):
     draw = np.random.RandomState(2)
     for _ in range(STEPS):
-        ids, targets = draw.randint(0, ROWS, BATCH)[rank::workers], draw.rand(BATCH, 1)[rank::workers]
+        ids, targets = (array[worker.rank::worker.size]
+                        for array in (draw.randint(0, ROWS, BATCH), draw.rand(BATCH, 1)))
         with autograd.record():
-            output = net(mx.nd.array(ids, ctx=mx.cpu()))
-            loss = gluon.loss.L2Loss()(output, mx.nd.array(targets, ctx=mx.cpu()))
+            loss = LOSS(net(mx.nd.array(ids, ctx=mx.cpu())), mx.nd.array(targets, ctx=mx.cpu()))
         loss.backward()
-        mxhybrid.prefetch(net.bins.weight, ids)
+        mxhybrid.prefetch(net.gradient.weight, ids)
         trainer.step(BATCH)
 
 
-def train(directory, on_store, kvstore):
-    """Train, save and load in each way, train on; returns all weights."""
-    store = mxhybrid.create() if kvstore == 'hybrid' else kvstore
-    rank, workers = (store.rank, store.num_workers) if kvstore == 'hybrid' else (0, 1)
-    net = Net()
+def train(worker, **options):
+    """Train, save and load in each way, train on; return all weights."""
+    net = TwoTables(ROWS, (3, 2), prefix='net_')
     net.initialize(mx.init.Constant(0.1), ctx=mx.cpu())
-    options = {'update_on_kvstore': True} if on_store else {}
-    trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1}, kvstore=store, **options)
-    fit(net, trainer, rank, workers)
-    states = os.path.join(directory, 'states')
+    trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1}, kvstore=worker.store(), **options)
+    fit(worker, net, trainer)
+    states, checkpoints = (os.path.join(worker.directory, name) for name in ('states', 'checkpoints'))
     trainer.save_states(states)
     trainer.load_states(states)
-    if kvstore == 'hybrid':
-        mxhybrid.checkpoint.save(os.path.join(directory, 'checkpoints'), net, trainer, STEPS)
-        mxhybrid.checkpoint.load(os.path.join(directory, 'checkpoints'), net, trainer)
-    fit(net, trainer, rank, workers)
-    return rank, {name: param._reduce().tostype('default').asnumpy() for name, param in net.collect_params().items()}
+    if worker.hybrid:
+        mxhybrid.checkpoint.save(checkpoints, net, trainer, STEPS)
+        mxhybrid.checkpoint.load(checkpoints, net, trainer)
+    fit(worker, net, trainer)
+    return weights_of(net)
 
 
-def main():
-    _, expected = train(tempfile.mkdtemp(), True, 'device')
-    directory = os.environ['SCOPE_DIRECTORY']
-    with mx.gpu(0):
-        for on_store in (False, True):
-            rank, found = train(os.path.join(directory, str(on_store)), on_store, 'hybrid')
-            report(rank, **{'error %s' % on_store: max(float(abs(found[name] - expected[name]).max())
-                                                      for name in expected)})
-    mx.nd.waitall()
-
-
-if __name__ == '__main__':
-    main()
+errors = {}
+with tempfile.TemporaryDirectory() as directory:
+    expected = train(Worker('device', directory=directory), update_on_kvstore=True)
+with mx.gpu(0):
+    for name, options in (('worker', {}), ('store', {'update_on_kvstore': True})):
+        worker = Worker('hybrid', directory=os.path.join(sys.argv[1], name))
+        os.makedirs(worker.directory, exist_ok=True)
+        weights = train(worker, **options)
+        errors[name] = max(float(abs(weights[param] - expected[param]).max()) for param in expected)
+mx.nd.waitall()
+report(worker.rank, errors=errors)

@@ -2,7 +2,6 @@
 
 ``--part save`` does both, ``--part resume`` only the second, ``--part alone`` trains without any checkpoint.
 """
-import argparse
 import os
 import resource
 
@@ -10,16 +9,15 @@ import mxnet as mx
 import numpy as np
 from lab.reports import report
 from mxnet.gluon import nn
-from train import Model, Worker, fill, fit, trainer_of
+from train import ON_STORE, Model, Worker, filled, fit, parser_of, trainer_of
 
 import mxhybrid
 from mxhybrid import CheckpointError
 from mxhybrid.checkpoint import collect, files, reader, save_load as checkpoint
+from tests.helpers.outcomes import error_of
 
 #: More than it takes until servers hold the weight of an ``nn.Embedding``.
 BEFORE, AFTER = 8, 6
-
-ON_STORE = {'update_on_kvstore': True}
 
 # Kind of the tables, optimizer, options of the Trainer.
 CASES = {
@@ -42,13 +40,12 @@ def make(worker, case, seed=None):
     else:
         net = Model(kind, (4, 3), use_bias=optimizer != 'groupadagrad')
         if seed is None:
-            fill(net.collect_params())
+            filled(net)
         else:
             mx.random.seed(seed)
             net.initialize(mx.init.Uniform(0.5))
-    extra = {}
-    if case.endswith('schedule'):
-        extra['lr_scheduler'] = mx.lr_scheduler.FactorScheduler(step=3, factor=0.8, base_lr=0.1, warmup_steps=4)
+    extra = {'lr_scheduler': mx.lr_scheduler.FactorScheduler(step=3, factor=0.8, base_lr=0.1, warmup_steps=4)
+             } if case.endswith('schedule') else {}
     store = mxhybrid.create(routes='allreduce') if case.endswith('allreduce') and worker.hybrid else None
     return net, trainer_of(worker, net, optimizer, extra, store, **options)
 
@@ -90,20 +87,13 @@ def faults(worker, directory):
     """Provoke failures on worker 0: all workers raise the same error, no file is left, and training continues."""
     net, trainer = make(worker, 'weight/adam')
     fit(worker, net, trainer, steps=1)
-    path, errors = os.path.join(directory, 'faults'), []
-
-    def attempt(call, *args):
-        try:
-            errors.append(str(call(*args)))
-        except CheckpointError as error:
-            errors.append('CheckpointError: %s' % error)
-
+    path = os.path.join(directory, 'faults')
     assert checkpoint.load(path, net, trainer) is None
     checkpoint.save(path, net, trainer, 1)
     whole = resource.getrlimit(resource.RLIMIT_FSIZE)
     if worker.rank == 0:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, whole[1]))
-    attempt(checkpoint.save, path, net, trainer, 2)
+    errors = [error_of(checkpoint.save, path, net, trainer, 2, kind=CheckpointError)]
     if worker.rank == 0:
         resource.setrlimit(resource.RLIMIT_FSIZE, whole)
     left = sorted(os.listdir(path)) if worker.rank == 0 else None
@@ -114,41 +104,33 @@ def faults(worker, directory):
     # Damaged after the check, by whatever: the workers stay in step, and all of them learn of it.
     verify = reader.Reader.verify
     reader.Reader.verify = lambda reader: None
-    attempt(checkpoint.load, path, net, trainer)
+    errors.append(error_of(checkpoint.load, path, net, trainer, kind=CheckpointError))
     reader.Reader.verify = verify
     if worker.rank == 0:
         os.remove(os.path.join(path, '00000001-step-1', 'manifest.json'))
-    attempt(checkpoint.load, path, net, trainer)
+    errors.append(error_of(checkpoint.load, path, net, trainer, kind=CheckpointError))
     fit(worker, net, trainer, steps=1)
     everyone = checkpoint.allgather(trainer, worker.rank * 10)
     return {'errors': errors, 'left': left, 'gathered': everyone}
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--kvstore', default='hybrid')
-    parser.add_argument('--partitions', type=int)
-    parser.add_argument('--part', required=True)
-    parser.add_argument('--directory')
-    arguments = parser.parse_args()
-    # Small enough that the tables take several of each.
-    files.SHARD_BYTES, collect.PIECE_BYTES = 2000, 300
-    worker = Worker(arguments.kvstore, arguments.partitions)
-    for case in CASES:
-        path = os.path.join(arguments.directory or '', case.replace('/', '-'))
-        if arguments.part == 'alone':
-            net, trainer = make(worker, case)
-            begin(worker, case, net, trainer)
-            report(worker.rank, **{case: go_on(worker, case, net, trainer)})
-            continue
-        if arguments.part == 'save':
-            went_on, again = save(worker, case, path)
-            report(worker.rank, **{'went on/' + case: went_on, 'again/' + case: again})
-        report(worker.rank, **{case: resume(worker, case, path)})
+np.seterr(all='raise')
+parser = parser_of(CASES)
+parser.add_argument('--part', choices=['alone', 'save', 'resume'], required=True)
+arguments = parser.parse_args()
+# Small enough that the tables take several of each.
+files.SHARD_BYTES, collect.PIECE_BYTES = 2000, 300
+worker = Worker(arguments.kvstore, arguments.partitions)
+for case in arguments.cases:
+    path = os.path.join(arguments.directory, case.replace('/', '-'))
+    if arguments.part == 'alone':
+        net, trainer = make(worker, case)
+        begin(worker, case, net, trainer)
+        report(worker.rank, **{case: go_on(worker, case, net, trainer)})
+        continue
     if arguments.part == 'save':
-        report(worker.rank, faults=faults(worker, arguments.directory))
-
-
-if __name__ == '__main__':
-    np.seterr(all='raise')
-    main()
+        went_on, again = save(worker, case, path)
+        report(worker.rank, **{'went on/' + case: went_on, 'again/' + case: again})
+    report(worker.rank, **{case: resume(worker, case, path)})
+if arguments.part == 'save':
+    report(worker.rank, faults=faults(worker, arguments.directory))

@@ -1,4 +1,4 @@
-"""Calls of scripts and libraries that were written for one process or for Horovod.
+"""Make the calls of scripts and libraries that were written for one process or for Horovod.
 
 ``client_scripts.py FOLDER [--first] [--twice]`` writes checkpoints of gluon's estimator to a new folder.
 The script ends with ``hvd.shutdown()``, and training is reported before.
@@ -10,12 +10,13 @@ import urllib.request
 import horovod.mxnet as hvd
 import mxnet as mx
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.estimator import CheckpointHandler, Estimator
 
 import mxhybrid
 from tests.helpers.outcomes import error_of
+from tests.helpers.training_steps import backward, sum_of_squares
 
 BATCH = 4
 
@@ -27,19 +28,16 @@ def network(prefix, **keywords):
     return net
 
 
-def backward(net, rank, size):
-    """Gradients of this worker's share of a batch."""
-    x = mx.nd.array([[1, 2], [3, 4], [5, 6], [7, 8]])[rank::size]
-    with autograd.record():
-        loss = (net(x) ** 2).sum()
-    loss.backward()
+def backward_of_share(net, rank, size):
+    """Compute the gradients of this worker's share of a batch."""
+    backward(net, mx.nd.array([[1, 2], [3, 4], [5, 6], [7, 8]])[rank::size], loss_of=sum_of_squares)
 
 
-def train(net, trainer, rank, size):
-    """Two steps."""
+def train(net, trainer, rank, size, batch_size=BATCH):
+    """Make two steps, and return the weight."""
     for _ in range(2):
-        backward(net, rank, size)
-        trainer.step(BATCH)
+        backward_of_share(net, rank, size)
+        trainer.step(batch_size)
     return net.weight.data().asnumpy()
 
 
@@ -49,11 +47,10 @@ def library(params, **keywords):
 
 
 def libraries(rank, size):
-    """Weights by the argument that a library gives to its Trainer, and the stores of these Trainers."""
+    """Return weights by the argument that a library gives to its Trainer, and the stores of these Trainers."""
     weights_of, stores = {}, {}
-    given = {'device': {'kvstore': 'device'}, 'local': {'kvstore': 'local'}, 'none': {'kvstore': None}, 'nothing': {},
-             'object': {'kvstore': mx.kv.create('local')}}
-    for name, keywords in given.items():
+    for name, keywords in {'device': {'kvstore': 'device'}, 'local': {'kvstore': 'local'}, 'none': {'kvstore': None},
+                           'nothing': {}, 'object': {'kvstore': mx.kv.create('local')}}.items():
         net = network(name + '_')
         trainer = library(net.collect_params(), **keywords)
         weights_of[name] = train(net, trainer, rank, size)
@@ -65,10 +62,7 @@ def horovod(rank, size):
     """Weights and store of Horovod's own Trainer, which averages over workers."""
     net = network('horovod_')
     trainer = hvd.DistributedTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.01})
-    for _ in range(2):
-        backward(net, rank, size)
-        trainer.step(BATCH // size)
-    return net.weight.data().asnumpy(), trainer._kvstore is None
+    return train(net, trainer, rank, size, BATCH // size), trainer._kvstore is None
 
 
 def local_updates(rank, size):
@@ -78,7 +72,7 @@ def local_updates(rank, size):
         net = network('clips_' if clips else 'local_')
         trainer = library(net.collect_params(), kvstore='hybrid')
         for _ in range(2):
-            backward(net, rank, size)
+            backward_of_share(net, rank, size)
             if clips:
                 trainer.allreduce_grads()
                 gluon.utils.clip_global_norm([param.grad() for param in net.collect_params().values()], 10.0)
@@ -93,7 +87,6 @@ class Counted(nn.HybridSequential):
     files = 0
 
     def save_parameters(self, *args, **keywords):
-        """Count the call."""
         type(self).files += 1
         super().save_parameters(*args, **keywords)
 
@@ -123,18 +116,19 @@ def shared_store(rank, size):
     first, second = network('first_'), network('second_')
     trainers = [library(net.collect_params(), kvstore=store) for net in (first, second)]
     weight = train(first, trainers[0], rank, size)
-    backward(second, rank, size)
+    backward_of_share(second, rank, size)
     text = error_of(trainers[1].step, BATCH)
     return text, weight, train(first, trainers[0], rank, size), (first, trainers[0])
 
 
 def note_rendezvous(start):
-    """Return `start`, Horovod's, that notes in `met_at` where the workers meet, and the record of a worker there."""
+    """Wrap `start`, which is Horovod's: note in `met_at` where the workers meet, and the record of a worker there."""
     def start_and_note(*args, **keywords):
         met_at.update(port=os.environ['HOROVOD_GLOO_RENDEZVOUS_PORT'])
         start(*args, **keywords)
         url = 'http://%s:%s/global/1' % (os.environ['HOROVOD_GLOO_RENDEZVOUS_ADDR'], met_at['port'])
-        met_at.update(record=len(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url).read()))
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        met_at.update(record=len(opener.open(url, timeout=30).read()))
     return start_and_note
 
 

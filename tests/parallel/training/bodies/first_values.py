@@ -1,8 +1,7 @@
-"""Networks whose values differ between workers when they are made, by ``first_values.py [--kvstore device]``.
+"""Train networks whose values differ between workers when they are made: ``first_values.py [--kvstore device]``.
 
 Each case reports the weights after one step and after three, to be compared with worker 0's network in one process.
 """
-import argparse
 import os
 import tempfile
 
@@ -12,10 +11,13 @@ from lab.reports import report
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding
+from train import Worker, parser_of, weights
 
 import mxhybrid
+from tests.helpers.training_steps import make_step, sum_of_squares
 
 ROWS, BATCH, LATE = 12, 8, 3.0
+DEVICES = [mx.cpu(0), mx.cpu(1)]
 
 
 class Net(gluon.HybridBlock):
@@ -56,12 +58,11 @@ class TableNet(gluon.Block):
 
 
 class Cases:
-    """Return the cases: networks whose random values depend on the rank, and calls of the script before it trains."""
+    """Networks whose random values depend on the rank, and calls of the script before it trains."""
 
     def __init__(self, kvstore):
-        self.kvstore, self.alone = kvstore, kvstore != 'hybrid'
-        store = None if self.alone else mxhybrid.create()
-        self.rank, self.size = (0, 1) if store is None else (store.rank, store.num_workers)
+        self.worker = Worker(kvstore)
+        self.rank, self.alone = self.worker.rank, not self.worker.hybrid
         self.results = {}
 
     def start(self, net, ctx=None):
@@ -72,73 +73,55 @@ class Cases:
 
     def trainer(self, net, **keywords):
         return gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.5, 'momentum': 0.9},
-                             kvstore=self.kvstore, **keywords)
+                             kvstore='device' if self.alone else 'hybrid', **keywords)
 
     def batch(self, step):
         return np.random.RandomState(step).randint(0, ROWS, (BATCH, 3))
 
-    def fit(self, case, net, trainer, devices=None, take=None, ignore_stale_grad=False):
-        """Three steps."""
+    def look(self, net):
+        """Make a forward pass, as an evaluation does."""
+        net(mx.nd.array(self.batch(0))).wait_to_read()
+
+    def fit(self, case, net, trainer, devices=DEVICES[:1], ignore_stale_grad=False):
+        """Make three steps; report the weights after the first and after the last one."""
         for step in range(3):
-            ids = self.batch(step)[self.rank::self.size]
-            shares = [mx.nd.array(ids)] if devices is None else gluon.utils.split_and_load(ids, devices)
-            if take is not None:
-                shares = [take(share) for share in shares]
+            ids = self.batch(step)[self.rank::self.worker.size]
             with autograd.record():
-                losses = [(net(share) ** 2).sum() for share in shares]
+                losses = [sum_of_squares(net(share)) for share in gluon.utils.split_and_load(ids, devices)]
             autograd.backward(losses)
             trainer.step(BATCH, ignore_stale_grad)
             if step in (0, 2):
-                self.results['%s, step %d' % (case, step)] = {
-                    str(place): param._reduce().tostype('default').asnumpy()
-                    for place, param in enumerate(net.collect_params().values())}
+                self.results['%s, step %d' % (case, step)] = weights(net)
 
-    def initialised(self):
-        net = self.start(Net())
-        self.fit('initialised', net, self.trainer(net))
-
-    def deferred(self):
-        net = self.start(Net(deferred=True))
-        self.fit('deferred', net, self.trainer(net))
-
-    def hybridized(self):
-        net = self.start(Net(deferred=True))
-        net.hybridize(static_alloc=True)
-        self.fit('hybridized', net, self.trainer(net, update_on_kvstore=True))
-
-    def tables(self):
-        net = self.start(TableNet())
-        self.fit('tables', net, self.trainer(net))
-
-    def devices(self):
-        devices = [mx.cpu(0), mx.cpu(1)]
-        net = self.start(Net(deferred=True), devices)
-        self.fit('devices', net, self.trainer(net), devices)
+    def starts(self):
+        """Networks of each kind, on one device and on two."""
+        for case, net, options in (
+                ('initialised', Net(), {}), ('deferred', Net(deferred=True), {}), ('tables', TableNet(), {}),
+                ('hybridized', Net(deferred=True), {'update_on_kvstore': True})):
+            self.start(net)
+            if case == 'hybridized':
+                net.hybridize(static_alloc=True)
+            self.fit(case, net, self.trainer(net, **options))
+        net = self.start(Net(deferred=True), DEVICES)
+        self.fit('devices', net, self.trainer(net), DEVICES)
 
     def looks_before(self):
-        """Worker 0 alone has made a forward pass before the Trainer is made."""
-        net = self.start(Net(deferred=True))
-        if self.rank == 0:
-            net(mx.nd.array(self.batch(0))).wait_to_read()
-        self.fit('looks before', net, self.trainer(net))
+        """Worker 0 alone, or worker 1 alone, has made a forward pass before the Trainer is made."""
+        for rank in (0, 1):
+            net = self.start(Net(deferred=True))
+            if self.rank == rank:
+                self.look(net)
+            self.fit('worker %d looks before' % rank, net, self.trainer(net))
 
     def looks_after(self):
         """Worker 0 alone makes a forward pass after the Trainer was made, and all meet before they train."""
         net = self.start(Net(deferred=True))
         trainer = self.trainer(net)
         if self.rank == 0:
-            net(mx.nd.array(self.batch(0))).wait_to_read()
+            self.look(net)
             mx.nd.waitall()
-        if not self.alone:
-            mxhybrid.create()._barrier()
+        self.worker.barrier()
         self.fit('looks after', net, trainer)
-
-    def others_look(self):
-        """Worker 1 alone makes a forward pass."""
-        net = self.start(Net(deferred=True))
-        if self.rank == 1:
-            net(mx.nd.array(self.batch(0))).wait_to_read()
-        self.fit('others look', net, self.trainer(net))
 
     def loads(self):
         """Worker 0 alone loads a file after the Trainer was made, into layers that wait for their shapes."""
@@ -153,14 +136,14 @@ class Cases:
         self.fit('loads', net, trainer)
 
     def branches(self):
-        """A layer that only worker 0 uses in the first step."""
-        for rank, name in ((0, 'only worker 0'), (1, 'only worker 1')):
+        """A layer that only worker 0, or only worker 1, uses."""
+        for rank in (0, 1):
             net = self.start(Net())
             if not self.alone and self.rank != rank:
                 net.uses_more = False
             if self.alone:  # a worker's share goes the way that it goes there
                 net.hybrid_forward = lambda F, x, net=net, rank=rank: _by_shares(net, x, rank)
-            self.fit(name, net, self.trainer(net), ignore_stale_grad=True)
+            self.fit('only worker %d' % rank, net, self.trainer(net), ignore_stale_grad=True)
 
     def split(self):
         """A network that is split, where MXNet alone has the plain one."""
@@ -168,20 +151,16 @@ class Cases:
         if not self.alone:
             net = mxhybrid.parallelize(net, mxhybrid.parallel.data_parallel(), data=(BATCH, 3))
         trainer = self.trainer(net)
+        samples = slice(None) if self.alone else net.samples
         for step in range(3):
-            x = mx.nd.array(self.batch(step)) / ROWS
-            with autograd.record():
-                loss = (net(x if self.alone else x[net.samples]) ** 2).sum()
-            loss.backward()
-            trainer.step(BATCH)
+            make_step(trainer, BATCH, net, mx.nd.array(self.batch(step))[samples] / ROWS, loss_of=sum_of_squares)
             if step == 0:
-                x = mx.nd.array(self.batch(9)) / ROWS
-                out = net(x if self.alone else x[net.samples])
-                self.results['split, step 0'] = {'sum': self.total(out)}
+                output = net(mx.nd.array(self.batch(9))[samples] / ROWS)
+                self.results['split, step 0'] = {'sum': self.total(output)}
 
-    def total(self, out):
-        """The sum over all workers."""
-        array = out.sum()
+    def total(self, output):
+        """Return the sum over all workers."""
+        array = output.sum()
         if not self.alone:
             store = mxhybrid.create()
             store.init('total', mx.nd.zeros(1))
@@ -194,10 +173,7 @@ class Cases:
         trainer = self.trainer(net)
         if self.rank == 1:
             net.hidden.weight.set_data(mx.nd.ones((5, 4)) * LATE)
-        with autograd.record():
-            loss = (net(mx.nd.array(self.batch(0))) ** 2).sum()
-        loss.backward()
-        trainer.step(BATCH)
+        make_step(trainer, BATCH, net, mx.nd.array(self.batch(0)), loss_of=sum_of_squares)
 
 
 def _by_shares(net, x, rank):
@@ -206,10 +182,7 @@ def _by_shares(net, x, rank):
     return net.out(mine * net.more(hidden) + (1 - mine) * hidden)
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument('--kvstore', default='hybrid')
-cases = Cases(parser.parse_args().kvstore)
-for case in (cases.initialised, cases.deferred, cases.hybridized, cases.tables, cases.devices, cases.looks_before,
-             cases.looks_after, cases.others_look, cases.loads, cases.branches, cases.split, cases.late):
+cases = Cases(parser_of([]).parse_args().kvstore)
+for case in (cases.starts, cases.looks_before, cases.looks_after, cases.loads, cases.branches, cases.split, cases.late):
     case()
 report(cases.rank, **cases.results)

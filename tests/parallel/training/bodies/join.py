@@ -1,4 +1,4 @@
-"""Workers with different numbers of batches train together; the last ones go on while the others have joined.
+"""Train with other numbers of batches on each worker: the last workers go on while the others have joined.
 
 Without a launcher, one process trains on the joint batches.  Reports weights, rows and steps by case.
 """
@@ -13,6 +13,7 @@ from mxnet.gluon import nn
 import mxhybrid
 from mxhybrid import parallel
 from tests.helpers.outcomes import error_of
+from tests.helpers.training_steps import backward
 
 WORKERS, BATCH, ROWS, WIDTH = int(sys.argv[1]), 8, 40, 4
 #: The batches of each worker, by epoch: worker 0 has the fewest, the most, or none.
@@ -64,7 +65,7 @@ def batch_of(epoch, number, workers):
             np.concatenate([draw.standard_normal(BATCH) for draw in draws]))
 
 
-def train(case, store_of):
+def train(case):
     table, optimizer, options, settings, on_store = CASES[case]
     mx.random.seed(3)
     net = Net(table)
@@ -72,70 +73,59 @@ def train(case, store_of):
     options = dict(options, learning_rate=0.05)
     if 'lr_scheduler' in options:
         options['lr_scheduler'] = mx.lr_scheduler.FactorScheduler(step=3, factor=0.8, base_lr=0.05)
-    trainer = gluon.Trainer(net.collect_params(), optimizer, options, kvstore=store_of(settings),
+    trainer = gluon.Trainer(net.collect_params(), optimizer, options,
+                            kvstore=mxhybrid.create(**({} if alone else settings)),
                             **({} if on_store is None else {'update_on_kvstore': on_store}))
-    numeric = table in ('dynamic', 'collection')
+    inputs_of = np.asarray if table in ('dynamic', 'collection') else mx.nd.array
     joined_steps = []
-    ids = np.arange(BATCH)
     for epoch, counts in enumerate(EPOCHS):
         for number in range(max(counts[:WORKERS]) if alone else counts[rank]):
             workers = [worker for worker in range(WORKERS) if number < counts[worker]] if alone else [rank]
             ids, target = batch_of(epoch, number, workers)
             with autograd.record():
-                output = net(ids if numeric else mx.nd.array(ids))
-                loss = ((output.reshape(-1) - mx.nd.array(target)) ** 2).sum()
+                loss = ((net(inputs_of(ids)).reshape(-1) - mx.nd.array(target)) ** 2).sum()
             loss.backward()
             trainer.step(BATCH * WORKERS if epoch != 1 else BATCH)
         if not alone:  # gradients that no step has taken must not count
-            with autograd.record():
-                loss = net(ids if numeric else mx.nd.array(ids)).sum()
-            loss.backward()
+            backward(net, inputs_of(np.arange(BATCH)))
         joined_steps.append(mxhybrid.join(trainer))
-    ids = np.arange(ROWS)
     values = [param.data().asnumpy() for param in net.layers.collect_params().values()]
-    values.append(net(ids if numeric else mx.nd.array(ids)).asnumpy())
+    values.append(net(inputs_of(np.arange(ROWS))).asnumpy())
     return values, joined_steps
 
 
+def trainer_of(net, kvstore, **options):
+    """Return a Trainer of a net with initial values."""
+    net.initialize()
+    return gluon.Trainer(net.collect_params(), 'sgd', kvstore=kvstore, **options)
+
+
 def refusals():
-    """Return the errors of a split network, of a Trainer of another store, and of updates by hand."""
+    """Return the errors of a split network, another store's Trainer, deferred shapes, and updates by hand."""
     net = nn.HybridSequential()
     net.add(nn.Dense(4, in_units=4), nn.Dense(2, in_units=4))
     net.initialize()
     split = mxhybrid.parallelize(net, parallel.grid(model=WORKERS), (WORKERS, 4))
-    trainer = gluon.Trainer(split.collect_params(), 'sgd', kvstore=mxhybrid.create())
-    errors = [error_of(mxhybrid.join, trainer)]
     other = nn.Dense(1, in_units=4)
-    other.initialize()
-    errors.append(error_of(mxhybrid.join, gluon.Trainer(other.collect_params(), 'sgd', kvstore=None)))
-    waiting = nn.Dense(1)
-    waiting.initialize()
-    late = gluon.Trainer(waiting.collect_params(), 'sgd', kvstore=mxhybrid.create())
-    errors.append(error_of(mxhybrid.join, late))
-    other = nn.Dense(1, in_units=4)
-    other.initialize()
-    trainer = gluon.Trainer(other.collect_params(), 'sgd', kvstore=mxhybrid.create(), update_on_kvstore=False)
+    trainer = trainer_of(other, mxhybrid.create(), update_on_kvstore=False)
 
     def by_hand():
         if rank == 0:
             mxhybrid.join(trainer)
         for _ in range(3):
-            with autograd.record():
-                loss = other(mx.nd.ones((2, 4))).sum()
-            loss.backward()
+            backward(other, mx.nd.ones((2, 4)))
             trainer.allreduce_grads()
             trainer.update(2)
-    errors.append(error_of(by_hand))
-    return errors
+    return [error_of(mxhybrid.join, gluon.Trainer(split.collect_params(), 'sgd', kvstore=mxhybrid.create())),
+            error_of(mxhybrid.join, trainer_of(nn.Dense(1, in_units=4), None)),
+            error_of(mxhybrid.join, trainer_of(nn.Dense(1), mxhybrid.create())), error_of(by_hand)]
 
 
 store = mxhybrid.create()
 alone = store.num_workers == 1
 rank = store.rank
 selected = sys.argv[2].split(',') if len(sys.argv) > 2 else list(CASES)
-results = {}
-for case in selected:
-    results[case] = train(case, lambda settings: mxhybrid.create(**settings) if not alone else mxhybrid.create())
+results = {case: train(case) for case in selected}
 if not alone and len(selected) == len(CASES):
     results['refusals'] = refusals()
 report(rank, **results)

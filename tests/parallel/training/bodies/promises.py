@@ -1,25 +1,33 @@
-"""Promises of a Trainer that stock dist_sync breaks; each case by itself, as in ``train.py``."""
+"""Train in ways that a Trainer promises and stock dist_sync breaks; each case by itself, as in ``train.py``.
+
+The name of a case is that of a function and its arguments: ``save/dense-on-store/adam`` calls ``save`` with dense
+tables, the optimizer adam, and a store that updates the weights.
+"""
 import os
 import pickle
 
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import autograd, gluon, npx
 from mxnet.contrib import amp
 from train import (
     BATCH,
     LOSS,
+    ON_STORE,
     OPTIMIZERS,
     Model,
     Worker,
+    array_of,
     backward,
     backward_of_some,
     batches,
-    fill,
+    filled,
     fit,
     make,
     parser_of,
+    side_by_side,
+    trainer_of,
     weights,
 )
 
@@ -83,24 +91,25 @@ def freezes(worker, kind, **options):
 
 
 def clip(worker, kind):
-    """allreduce_grads, clipping by the global norm, update."""
+    """Clip by the global norm between allreduce_grads and update."""
     net, trainer = make(worker, kind, update_on_kvstore=False)
     norms = []
     for batch in zip(*batches()):
         backward(worker, net, *batch)
         trainer.allreduce_grads()
-        norms.append(gluon.utils.clip_global_norm([p.grad() for p in net.collect_params().values()], 0.5))
+        gradients = [param.grad().as_nd_ndarray() for param in net.collect_params().values()]
+        norms.append(gluon.utils.clip_global_norm(gradients, 0.5))
         trainer.update(1)
     return dict(weights(net), norms=np.array(norms))
 
 
-def parameters(worker, kind, directory, **options):
+def parameters(worker, kind, **options):
     """Save before training and in the middle; go back to the first, whole and in part; train on."""
     net, trainer = make(worker, kind, **options)
-    first, middle = (os.path.join(directory, '%s-%s.params' % (kind, name)) for name in ('first', 'middle'))
-    _save(worker, net, first)
+    first, middle = (os.path.join(worker.directory, '%s-%s.params' % (kind, name)) for name in ('first', 'middle'))
+    _save_parameters(worker, net, first)
     fit(worker, net, trainer, steps=5)
-    _save(worker, net, middle)
+    _save_parameters(worker, net, middle)
     fit(worker, net, trainer, steps=5, seed=6)
     net.load_parameters(first)
     result = {'first-%s' % name: value for name, value in weights(net).items()}
@@ -111,7 +120,7 @@ def parameters(worker, kind, directory, **options):
     return result
 
 
-def _save(worker, net, path):
+def _save_parameters(worker, net, path):
     if worker.rank == 0:
         net.save_parameters(path + '.part')
         os.replace(path + '.part', path)
@@ -119,7 +128,7 @@ def _save(worker, net, path):
 
 
 def _save_both(worker, net, trainer, path):
-    _save(worker, net, path + '.params')
+    _save_parameters(worker, net, path + '.params')
     trainer.save_states(path + '.states')
     worker.barrier()
 
@@ -132,59 +141,60 @@ def _go_on(worker, net, trainer, path):
 
 def one_parameter(worker, kind):
     """Set one dense parameter in the middle of training; the tables keep their trained rows."""
+    if not worker.hybrid:
+        return None  # MXNet alone loses all rows but those last pulled
     net, trainer = make(worker, kind, 'adagrad')
     fit(worker, net, trainer, steps=5)
     before = weights(net)
     net.out.bias.set_data(mx.nd.array([1.0, -1.0]))
     after = weights(net)
     fit(worker, net, trainer, steps=1, seed=6)
-    last = list(before)[-1]
-    return {'kept': np.array([np.array_equal(before[name], after[name]) for name in before if name != last]),
-            'moved': np.array([np.abs(weights(net)[name] - before[name]).max() < 0.5 for name in before
-                               if name != last])}
+    others = list(before)[:-1]
+    return {'kept': np.array([np.array_equal(before[name], after[name]) for name in others]),
+            'moved': np.array([np.abs(weights(net)[name] - before[name]).max() < 0.5 for name in others])}
 
 
-def save(worker, kind, optimizer, directory, **options):
+def save(worker, kind, optimizer, **options):
     """Train, save parameters and states on the way, train on."""
     net, trainer = make(worker, kind, optimizer, **options)
     fit(worker, net, trainer, steps=8)
-    _save_both(worker, net, trainer, os.path.join(directory, '%s-%s' % (kind, optimizer)))
+    _save_both(worker, net, trainer, os.path.join(worker.directory, '%s-%s%d' % (kind, optimizer, len(options))))
     return fit(worker, net, trainer, seed=6, steps=8)
 
 
-def resume(worker, kind, optimizer, directory, **options):
-    """Go on from what `save` left."""
+def resume(worker, kind, optimizer, **options):
+    """Load the files of `save` into a new model, and train on."""
     net, trainer = make(worker, kind, optimizer, **options)
-    return _go_on(worker, net, trainer, os.path.join(directory, '%s-%s' % (kind, optimizer)))
+    return _go_on(worker, net, trainer, os.path.join(worker.directory, '%s-%s%d' % (kind, optimizer, len(options))))
 
 
-def restore(worker, kind, optimizer, directory):
+def restore(worker, kind, optimizer, **options):
     """Save as `save` does, but let another model train on, from a checkpoint."""
-    net, trainer = make(worker, kind, optimizer)
+    net, trainer = make(worker, kind, optimizer, **options)
     fit(worker, net, trainer, steps=8)
-    path = os.path.join(directory, 'restore-%s-%s' % (kind, optimizer))
+    path = os.path.join(worker.directory, 'restore-%s-%s%d' % (kind, optimizer, len(options)))
     mxhybrid.checkpoint.save(path, net, trainer, 8)
-    net, trainer = make(worker, kind, optimizer)
+    net, trainer = make(worker, kind, optimizer, **options)
     assert mxhybrid.checkpoint.load(path, net, trainer).step == 8
     return fit(worker, net, trainer, seed=6, steps=8)
 
 
-def back(worker, kind, optimizer, directory, **options):
+def back(worker, kind, optimizer, **options):
     """Save states, train on, load them again in the same Trainer, together with the parameters."""
     net, trainer = make(worker, kind, optimizer, **options)
     fit(worker, net, trainer, steps=4)
-    path = os.path.join(directory, 'back-%s-%s' % (kind, optimizer))
+    path = os.path.join(worker.directory, 'back-%s-%s' % (kind, optimizer))
     _save_both(worker, net, trainer, path)
     fit(worker, net, trainer, seed=9, steps=3)
     return _go_on(worker, net, trainer, path)
 
 
-def states_anew(worker, kind, directory):
+def states_anew(worker, kind, **options):
     """New values for the weights drop the optimizer state: saved before the next step, there is none."""
-    net, trainer = make(worker, kind, update_on_kvstore=True)
+    net, trainer = make(worker, kind, **options)
     fit(worker, net, trainer, steps=2)
-    path = os.path.join(directory, 'anew-' + kind)
-    _save(worker, net, path + '.params')
+    path = os.path.join(worker.directory, 'anew-' + kind)
+    _save_parameters(worker, net, path + '.params')
     net.load_parameters(path + '.params')
     trainer.save_states(path + '.states')
     worker.barrier()
@@ -192,12 +202,12 @@ def states_anew(worker, kind, directory):
         return {'kept': np.array([len(pickle.load(handle))])}
 
 
-def states_lowered(worker, kind, directory, **options):
+def states_lowered(worker, kind, **options):
     """Momentum goes, states are saved and loaded, momentum returns: MXNet keeps, and stores, the optimizer that it has
     made.
     """
     net, trainer = make(worker, kind, **options)
-    path = os.path.join(directory, 'lowered-%s.states' % kind)
+    path = os.path.join(worker.directory, 'lowered-%s.states' % kind)
     fit(worker, net, trainer, steps=6)
     trainer._optimizer.momentum = 0.0
     trainer.save_states(path)
@@ -211,6 +221,9 @@ def states_lowered(worker, kind, directory, **options):
 
 def overflow(worker, kind, **options):
     """AMP's loss scaler: in two steps one sample, so one worker, overflows."""
+    if not worker.hybrid and kind == 'weight':
+        # MXNet pushes before it tests for overflow where the store updates; a dense weight takes the same steps.
+        kind = 'gradient'
     amp.amp._amp_initialized = True  # amp.init would switch to float16 layers, which the CPU lacks
     net, trainer = make(worker, kind, 'sgd-momentum', **options)
     amp.init_trainer(trainer)
@@ -250,8 +263,7 @@ class ByGradient(mx.lr_scheduler.LRScheduler):
 
 def sums_in_gradients(worker, kind, reader):
     """Gradients are sums for all that read them, in a step or after it."""
-    net = Model(kind, (4, 3))
-    fill(net.collect_params())
+    net = filled(Model(kind, (4, 3)))
     settings = dict(OPTIMIZERS['sgd-momentum'])
     if reader == 'scheduler':
         settings['lr_scheduler'] = ByGradient(net.out.weight)
@@ -271,12 +283,8 @@ def head(worker, kind, optimizer, **options):
     if not worker.hybrid:  # MXNet leaves stale gradients out only where workers update; the steps are the same
         kind, options = 'gradient' if kind == 'weight' else kind, {'update_on_kvstore': False}
     trunk, beside = Model(kind, (4, 3)), Model(kind, (5,))
-    net = gluon.nn.Sequential()
-    net.add(trunk, beside)
-    fill(net.collect_params())
-    trainer = gluon.Trainer(net.collect_params(), optimizer, {
-        'sgd': {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 0.1}, 'adam': {'learning_rate': 0.02}}[optimizer],
-        kvstore=worker.store(**options), **options)
+    net = side_by_side(trunk, beside)
+    trainer = trainer_of(worker, net, optimizer, **options)
     result = {}
     for step, batch in enumerate(zip(*batches())):
         using = {0: True, 6: np.arange(BATCH) % 2 == 0, 7: np.arange(BATCH) == 5, 12: True}.get(step, False)
@@ -288,14 +296,11 @@ def head(worker, kind, optimizer, **options):
     return dict(weights(net), **result)
 
 
-def stale_on_store(worker, kind):
+def stale(worker, kind, **options):
     """Train with stale gradients, without an error: where the store updates, MXNet applies the last gradients again."""
     left, right = Model(kind), Model(kind)
-    both = gluon.nn.Sequential()
-    both.add(left, right)
-    fill(both.collect_params())
-    trainer = gluon.Trainer(both.collect_params(), 'sgd', {'learning_rate': 0.02, 'momentum': 0.5},
-                            kvstore=worker.store(update_on_kvstore=True), update_on_kvstore=True)
+    both = side_by_side(left, right)
+    trainer = trainer_of(worker, both, 'sgd-momentum', {'learning_rate': 0.02, 'momentum': 0.5}, **options)
     for step, batch in zip(range(8), zip(*batches())):
         using = {0: True, 3: np.arange(BATCH) == 5, 5: True}.get(step, False)
         backward_of_some(worker, batch, (left, True), (right, using))
@@ -320,69 +325,59 @@ def anew(worker, kind, **options):
     return dict(fit(worker, net, trainer, steps=7, seed=7), **result)
 
 
-def rows_held(worker):
+def rows_held(worker, kind):
     """A worker holds and pulls only the rows that it asks for."""
-    net, trainer = make(worker, 'weight', 'adagrad')
+    net, trainer = make(worker, kind, 'adagrad')
     fit(worker, net, trainer, steps=2)
     ids = mx.nd.array([7, 2, 2, 30])
     held = net.tables[0].weight.row_sparse_data(ids)
     return {'ids': held.indices.asnumpy(), 'rows': held.data.asnumpy()}
 
 
-STATEFUL = (('weight', 'adam'), ('weight', 'adagrad'), ('weight', 'ftrl'), ('weight', 'rmsprop-centered'),
-            ('weight', 'sgd-momentum'), ('weight', 'nag'), ('gradient', 'adam'), ('dense', 'sgd-momentum'))
-
-CASES = {}
-for _kind in ('weight', 'gradient', 'dense'):
-    for _function in (learning_rate, scheduler, batch_size, multipliers, freezes):
-        CASES['%s/%s' % (_function.__name__, _kind)] = lambda w, d, f=_function, k=_kind: f(w, k)
-    CASES['parameters/' + _kind] = lambda w, d, k=_kind: parameters(w, k, d)
-CASES.update({
-    'learning_rate/dense-on-store': lambda w, d: learning_rate(w, 'dense', update_on_kvstore=True),
-    'learning_rate/gradient-on-store': lambda w, d: learning_rate(w, 'gradient', update_on_kvstore=True),
-    'parameters/dense-on-store': lambda w, d: parameters(w, 'dense', d, update_on_kvstore=True),
-    'clip/gradient': lambda w, d: clip(w, 'gradient'), 'clip/dense': lambda w, d: clip(w, 'dense'),
-    'sums_in_gradients/dense/script': lambda w, d: sums_in_gradients(w, 'dense', 'script'),
-    'sums_in_gradients/dense/class': lambda w, d: sums_in_gradients(w, 'dense', 'class'),
-    'sums_in_gradients/dense/scheduler': lambda w, d: sums_in_gradients(w, 'dense', 'scheduler'),
-    'one_parameter/weight': lambda w, d: one_parameter(w, 'weight'),
-    'overflow/weight': lambda w, d: overflow(w, 'weight'), 'overflow/gradient': lambda w, d: overflow(w, 'gradient'),
-    'overflow/dense': lambda w, d: overflow(w, 'dense'),
-    'overflow/gradient-on-store': lambda w, d: overflow(w, 'gradient', update_on_kvstore=True),
-    'head/weight': lambda w, d: head(w, 'weight', 'sgd'), 'head/gradient': lambda w, d: head(w, 'gradient', 'sgd'),
-    'head/weight-adam': lambda w, d: head(w, 'weight', 'adam'), 'head/dense': lambda w, d: head(w, 'dense', 'sgd'),
-    'head/gradient-on-store': lambda w, d: head(w, 'gradient', 'adam', update_on_kvstore=True),
-    'head/dense-on-store': lambda w, d: head(w, 'dense', 'sgd', update_on_kvstore=True),
-    'stale_on_store/gradient': lambda w, d: stale_on_store(w, 'gradient'),
-    'stale_on_store/dense': lambda w, d: stale_on_store(w, 'dense'),
-    'anew/weight': lambda w, d: anew(w, 'weight'), 'anew/gradient': lambda w, d: anew(w, 'gradient'),
-    'anew/gradient-on-store': lambda w, d: anew(w, 'gradient', update_on_kvstore=True),
-    'anew/dense': lambda w, d: anew(w, 'dense'),
-    'anew/dense-on-store': lambda w, d: anew(w, 'dense', update_on_kvstore=True),
-    'states_lowered/weight': lambda w, d: states_lowered(w, 'weight', d),
-    'states_lowered/gradient': lambda w, d: states_lowered(w, 'gradient', d, update_on_kvstore=True),
-    'states_anew/weight': lambda w, d: states_anew(w, 'weight', d),
-    'rows_held/weight': lambda w, d: rows_held(w),
-    'restore/weight': lambda w, d: restore(w, 'weight', 'adam', d),
-    'restore/gradient': lambda w, d: restore(w, 'gradient', 'adam', d),
-    'save/dense-on-store': lambda w, d: save(w, 'dense', 'adam', d, update_on_kvstore=True),
-    'resume/dense-on-store': lambda w, d: resume(w, 'dense', 'adam', d, update_on_kvstore=True),
-})
-for _kind, _optimizer in STATEFUL:
-    for _function in (save, resume, back):
-        CASES['%s/%s/%s' % (_function.__name__, _kind, _optimizer)] = (
-            lambda w, d, f=_function, k=_kind, o=_optimizer: f(w, k, o, d))
+def calls(worker, kind):
+    """Call the store itself, with dense arrays."""
+    store = mx.kv.create('hybrid' if worker.hybrid else 'device')
+    pushed, out, summed = (array_of(np.full((2, 3), value, 'f4')) for value in (12 / worker.size, 0, 24 / worker.size))
+    store.init('calls', array_of(np.ones((2, 3), 'f4')))
+    store.push('calls', pushed)
+    store.pull('calls', out=out)
+    store.pushpull('calls', summed, out=summed)
+    return {'pulled': out.asnumpy(), 'summed': summed.asnumpy()}
 
 
-def main():
-    arguments = parser_of(CASES).parse_args()
-    chosen = [case for case in CASES if {case, case.split('/')[0]} & set(arguments.cases)]
-    worker = Worker(arguments.kvstore, arguments.partitions)
-    if not worker.hybrid:  # MXNet alone loses all rows but those last pulled
-        chosen = [case for case in chosen if case != 'one_parameter/weight']
-    for case in chosen:
-        report(worker.rank, **{case: CASES[case](worker, arguments.directory)})
+STATEFUL = ['weight/adam', 'weight/adagrad', 'weight/ftrl', 'weight/rmsprop-centered', 'weight/sgd-momentum',
+            'weight/nag', 'gradient/adam', 'dense/sgd-momentum']
+#: The functions of the cases, and their arguments; `resume` needs the files of `save`.
+ARGUMENTS = {
+    **dict.fromkeys((scheduler, batch_size, multipliers, freezes), ['weight', 'gradient', 'dense']),
+    learning_rate: ['weight', 'gradient', 'gradient-on-store', 'dense', 'dense-on-store'],
+    parameters: ['weight', 'gradient', 'dense', 'dense-on-store'],
+    clip: ['gradient', 'dense'],
+    sums_in_gradients: ['dense/script', 'dense/class', 'dense/scheduler'],
+    one_parameter: ['weight'],
+    overflow: ['weight', 'gradient', 'gradient-on-store', 'dense'],
+    head: ['weight/sgd-momentum', 'weight/adam', 'gradient/sgd-momentum', 'gradient-on-store/adam',
+           'dense/sgd-momentum', 'dense-on-store/sgd-momentum'],
+    stale: ['gradient-on-store', 'dense-on-store'],
+    anew: ['weight', 'gradient', 'gradient-on-store', 'dense', 'dense-on-store'],
+    states_lowered: ['weight', 'gradient-on-store'],
+    states_anew: ['weight-on-store'],
+    rows_held: ['weight'],
+    restore: ['weight/adam', 'gradient/adam', 'dense/sgd-momentum', 'dense-on-store/sgd-momentum'],
+    **dict.fromkeys((save, resume), [*STATEFUL, 'dense/adam', 'dense-on-store/adam']),
+    back: [*STATEFUL, 'dense-on-store/sgd-momentum'],
+    calls: ['dense'],
+}
+CASES = {'%s/%s' % (function.__name__, arguments): function
+         for function, arguments_of_cases in ARGUMENTS.items() for arguments in arguments_of_cases}
 
 
-if __name__ == '__main__':
-    main()
+arguments = parser_of(CASES).parse_args()
+if arguments.numpy:
+    npx.set_np()
+worker = Worker(arguments.kvstore, arguments.partitions, directory=arguments.directory)
+for case, function in CASES.items():
+    name, kind, *rest = case.split('/')
+    if {case, name} & set(arguments.cases):
+        options = ON_STORE if kind.endswith('-on-store') else {}
+        report(worker.rank, **{case: function(worker, kind.replace('-on-store', ''), *rest, **options)})

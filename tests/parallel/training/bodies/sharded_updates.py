@@ -1,15 +1,13 @@
-"""Trainers with sharded updates: each case also trains one process on the joint batch; both results are reported.
+"""Train with sharded updates, and each process by itself on the joint batch; report both results.
 
-With the argument ``plan`` the cases are those of a network that ``parallelize`` has split.
+With a directory as argument the cases are those of a network that ``parallelize`` has split.
 """
-import pickle
 import sys
 
 import mxnet as mx
 import numpy as np
 from lab.reports import report
 from mxnet import autograd, gluon
-from mxnet.contrib.amp.loss_scaler import LossScaler
 from mxnet.gluon import nn
 
 import mxhybrid
@@ -40,7 +38,6 @@ class TwoHeads(gluon.HybridBlock):
                 self.register_child(head)
 
     def forward(self, x, head):
-        """The output of one of the heads."""
         return self.heads[head](self.body(x))
 
 
@@ -48,32 +45,30 @@ def values_of(shape, seed):
     return np.random.RandomState(seed).normal(size=shape) * 0.5
 
 
-def fill(net, dtype='float64'):
-    """Give the parameters values that depend on their positions only."""
+def filled(net, dtype='float64'):
+    """Give the parameters values that depend on their positions only; return the net."""
     net.initialize(mx.init.Zero())
     net.cast(dtype)
     for position, param in enumerate(net.collect_params().values()):
-        if param.shape is not None and all(param.shape):
-            param.set_data(mx.nd.array(values_of(param.shape, position), dtype=dtype))
-
-
-def dense(dtype='float64', units=5):
-    net = nn.HybridSequential()
-    net.add(nn.Dense(7, activation='tanh', in_units=units), nn.Dense(11, activation='tanh', in_units=7 if units else 0),
-            nn.Dense(3, in_units=11 if units else 0))
-    fill(net, dtype)
-    net.hybridize()
+        param.set_data(mx.nd.array(values_of(param.shape, position), dtype=dtype))
     return net
+
+
+def dense(dtype='float64'):
+    net = nn.HybridSequential()
+    net.add(nn.Dense(7, activation='tanh', in_units=5), nn.Dense(11, activation='tanh', in_units=7),
+            nn.Dense(3, in_units=11))
+    net.hybridize()
+    return filled(net, dtype)
 
 
 class Training:
     """A network that is trained on this worker's share of joint batches, or on all of them in one process."""
 
-    def __init__(self, store, net, optimizer='momentum', dtype='float64', **options):
+    def __init__(self, store, net, optimizer='momentum', dtype='float64'):
         self.net, self.store, self.dtype = net, store, dtype
-        settings = dict(OPTIMIZERS[optimizer], **options)
         name = 'sgd' if optimizer == 'momentum' else optimizer
-        self.trainer = gluon.Trainer(net.collect_params(), name, settings, kvstore=store)
+        self.trainer = gluon.Trainer(net.collect_params(), name, OPTIMIZERS[optimizer], kvstore=store)
         self.rank, self.size = (0, 1) if store is None else (store.rank, store.num_workers)
         self.seed = 100
 
@@ -86,10 +81,13 @@ class Training:
             loss = ((self.net(x, *arguments) - y) ** 2).sum()
         loss.backward()
 
-    def fit(self, steps=STEPS):
-        for _ in range(steps):
-            self.backward()
-            self.trainer.step(BATCH)
+    def step(self, *arguments):
+        self.backward(*arguments)
+        self.trainer.step(BATCH)
+
+    def fit(self):
+        for _ in range(STEPS):
+            self.step()
             self.trainer.set_learning_rate(self.trainer.learning_rate * 0.8)
         return self
 
@@ -104,179 +102,21 @@ def optimizer_case(name):
     return lambda store: Training(store, dense(dtype), name, dtype).fit().values
 
 
-def by_hand(store):
-    """Gradients are clipped by the norm of whole gradients, which float32 alone allows, and doubled."""
-    training = Training(store, dense('float32'), 'adam', 'float32')
-    for _ in range(STEPS):
-        training.backward()
-        training.trainer.allreduce_grads()
-        gradients = [param.grad() for param in training.net.collect_params().values()]
-        gluon.utils.clip_global_norm(gradients, 0.5)
-        gradients[0][:] *= 2
-        training.trainer.update(BATCH)
-    return training.values
-
-
-class Products(gluon.HybridBlock):
-    """A dense layer of products and sums, which MXNet has for float16 on CPUs, too."""
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.weight = self.params.get('weight', shape=(3, 5))
-
-    def hybrid_forward(self, F, x, weight):
-        """The outputs of samples."""
-        return F.broadcast_mul(x.expand_dims(1), weight.expand_dims(0)).sum(axis=2)
-
-
-def halves(store):
-    net = nn.HybridSequential()
-    net.add(Products(), nn.HybridLambda(lambda F, x: x * 2))
-    fill(net, 'float16')
-    return Training(store, net, 'momentum', 'float16', multi_precision=True).fit().values
-
-
-def multipliers_and_freezing(store):
-    training = Training(store, dense())
-    params = list(training.net.collect_params().values())
-    params[0].lr_mult, params[2].wd_mult, params[1].grad_req = 0.1, 0.0, 'null'
-    training.fit(2)
-    params[1].grad_req, params[4].grad_req = 'write', 'null'
-    training.fit(2)
-    params[4].grad_req = 'write'
-    return training.fit(2).values
-
-
-def adding(store):
-    training = Training(store, dense())
-    training.net.collect_params().setattr('grad_req', 'add')
-    for _ in range(STEPS):
-        training.net.collect_params().zero_grad()
-        training.backward()
-        training.backward()
-        training.trainer.step(2 * BATCH)
-    return training.values
-
-
-def unused(store):
-    net = TwoHeads()
-    fill(net)
-    training = Training(store, net, 'adam')
-    for step in range(7):
-        training.backward(step % 3 == 1)
-        training.trainer.step(BATCH, ignore_stale_grad=True)
-    return training.values
-
-
 def stale(store):
     """A step that MXNet refuses after its sums were scattered; the next step is made as if it had not been."""
-    net = TwoHeads()
-    fill(net)
-    training = Training(store, net)
+    training = Training(store, filled(TwoHeads()))
     for step in range(4):
         training.backward(step == 1)
-        training.backward(step != 1)
-        training.trainer.step(BATCH)
-        training.backward(step == 1)
-        try:
-            training.trainer.step(BATCH)
-            raise AssertionError('MXNet has not refused a stale gradient')
-        except UserWarning:
-            pass
+        training.step(step != 1)
+        assert error_of(training.step, step == 1, kind=UserWarning)  # of MXNet
     return training.values
 
 
-def schedule(store):
-    training = Training(store, dense(), lr_scheduler=mx.lr_scheduler.FactorScheduler(step=2, factor=0.5, base_lr=0.1))
-    for _ in range(6):
-        training.backward()
-        training.trainer.step(BATCH)
-    return training.values
-
-
-def deferred(store):
-    net = dense(units=0)
-    net.collect_params().initialize(mx.init.Constant(0.1), force_reinit=True)
-    return Training(store, net, 'adam').fit().values
-
-
-def loss_scaler(store):
-    """AMP's loss scaler leaves out the second step, in which one worker's gradient overflows."""
-    training = Training(store, dense('float32'), 'momentum', 'float32')
-    training.trainer._amp_loss_scaler = LossScaler()
-    training.trainer._amp_original_scale = training.trainer._scale
-    for step in range(STEPS):
-        training.backward()
-        if step == 1 and training.rank == 0:
-            list(training.net.collect_params().values())[0].grad()[:] = float('inf')
-        training.trainer.step(BATCH)
-    return training.values
-
-
-def inference_between(store):
-    """Convolutions leave weights in layouts of oneDNN when they are evaluated."""
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(8, 3, padding=1, in_channels=1), nn.Activation('tanh'), nn.Conv2D(8, 3, in_channels=8),
-            nn.Dense(3, in_units=8 * 3))
-    fill(net, 'float32')
-    net.hybridize(static_alloc=True, static_shape=True)
-    stretched = nn.HybridSequential()
-    stretched.add(nn.HybridLambda(lambda F, x: F.reshape(F.tile(x, (1, 3)), (-1, 1, 3, 5))), net)
-    training = Training(store, stretched, 'momentum', 'float32', learning_rate=0.002)
-    for _ in range(STEPS):
-        training.backward()
-        training.trainer.step(BATCH)
-        stretched(mx.nd.ones((2, 5)))
-    return training.values
-
-
-CASES = dict({name: optimizer_case(name) for name in OPTIMIZERS}, **{
-    function.__name__: function for function in (by_hand, halves, multipliers_and_freezing, adding, unused, stale,
-                                                 schedule, deferred, loss_scaler, inference_between)})
+CASES = dict({name: optimizer_case(name) for name in OPTIMIZERS}, stale=stale)
 
 
 def new_store(shard_updates=True):
     return mxhybrid.create(shard_updates=shard_updates)
-
-
-def states_of(path):
-    states, _ = pickle.loads(open(path, 'rb').read())
-    return {'%d.%d' % (key, slot): array.asnumpy() for key, state in states.items()
-            for slot, array in enumerate(state if isinstance(state, tuple) else [state])}
-
-
-def files(folder):
-    """States and checkpoints go from sharded to other Trainers and back; values and states are those of one process."""
-    results, expected = {}, {}
-    alone = Training(None, dense(), 'adam').fit()
-    alone.trainer.save_states(folder + '/alone%d' % mxhybrid.create().rank)
-    expected['states'] = states_of(folder + '/alone%d' % mxhybrid.create().rank)
-    sharded = Training(new_store(), dense(), 'adam').fit()
-    sharded.trainer.save_states(folder + '/states')
-    sharded.store._barrier()
-    results['states'] = states_of(folder + '/states')
-    mxhybrid.checkpoint.save(folder + '/checkpoint', sharded.net, sharded.trainer, STEPS)
-    seed = sharded.seed
-    expected['values'] = alone.fit().values
-    results['values'] = sharded.fit().values
-    for name, shard_updates in (('to sharded', True), ('to whole', False)):
-        other = Training(new_store(shard_updates), dense(), 'adam')
-        other.net.collect_params().zero_grad()
-        mxhybrid.checkpoint.load(folder + '/checkpoint', other.net, other.trainer)
-        other.seed = seed
-        results['checkpoint ' + name], expected['checkpoint ' + name] = other.fit().values, expected['values']
-        again = Training(new_store(shard_updates), dense(), 'adam')
-        mxhybrid.checkpoint.load(folder + '/checkpoint', again.net, again.trainer)
-        again.trainer.load_states(folder + '/states')
-        again.seed = seed
-        again.trainer.set_learning_rate(0.01 * 0.8 ** STEPS)
-        results['states ' + name], expected['states ' + name] = again.fit().values, expected['values']
-    whole = Training(new_store(False), dense(), 'adam').fit()
-    whole.trainer.save_states(folder + '/whole')
-    whole.store._barrier()
-    results['states of whole'], expected['states of whole'] = states_of(folder + '/whole'), expected['states']
-    return results, expected
 
 
 def refused():
@@ -285,31 +125,14 @@ def refused():
     for name in REFUSED:
         training = Training(new_store(), dense('float32'), 'sgd', 'float32')
         training.trainer._optimizer = mx.optimizer.create(name)
-        training.backward()
-        said[name] = error_of(training.trainer.step, BATCH)
+        said[name] = error_of(training.step)
     training = Training(new_store(), dense()).fit()
     training.backward()
     said['update'] = error_of(training.trainer.update, BATCH)
     return said
 
 
-def main():
-    store = new_store()
-    rank, results, expected = store.rank, {}, {}
-    if sys.argv[1] == 'plan':
-        return plans(store)
-    for name, case in CASES.items():
-        expected[name], results[name] = case(None), case(new_store())
-    results['files'], expected['files'] = files(sys.argv[1])
-    training = Training(new_store(), dense(), 'adam').fit()
-    left = Training(mxhybrid.create(shard_updates=True), dense())
-    left.trainer._kvstore_params['update_on_kvstore'] = True
-    left.fit()
-    report(rank, outcomes=results, expected=expected, said=refused(), table=training.store.report(),
-           left=left.values)
-
-
-def plans(store):
+def plans(folder):
     """Networks that a plan splits: weights that all workers hold whole are sharded, others are shards already."""
     results, expected = {}, {}
     for name, plan in {'data parallel': mxhybrid.parallel.data_parallel(),
@@ -320,7 +143,7 @@ def plans(store):
         net = mxhybrid.parallelize(dense(), plan, data=(BATCH, 5), dtype='float64')
         training = Training(new_store(), net, 'momentum')
         training.fit()
-        path = sys.argv[2] + '/' + name.replace(' ', '-')
+        path = folder + '/' + name.replace(' ', '-')
         net.save_parameters(path)
         store._barrier()
         whole = dense()
@@ -337,8 +160,20 @@ def plans(store):
         differences = [np.abs(first.data().asnumpy() - second.data().asnumpy()).max() for first, second in
                        zip(net.collect_params().values(), again.collect_params().values())]
         results[name]['resumed'], expected[name]['resumed'] = np.array(max(differences)), np.array(0.0)
-    report(store.rank, outcomes=results, expected=expected)
+    return results, expected
 
 
-if __name__ == '__main__':
-    main()
+def whole_networks():
+    """Each case, in a job and in one process."""
+    return {name: case(new_store()) for name, case in CASES.items()}, {name: case(None) for name, case in CASES.items()}
+
+
+store = new_store()
+results, expected = (plans if sys.argv[1:] else whole_networks)(*sys.argv[1:])
+report(store.rank, outcomes=results, expected=expected)
+if not sys.argv[1:]:
+    training = Training(new_store(), dense(), 'adam').fit()
+    left = Training(new_store(), dense())
+    left.trainer._kvstore_params['update_on_kvstore'] = True
+    left.fit()
+    report(store.rank, said=refused(), table=training.store.report(), left=left.values)

@@ -1,13 +1,13 @@
-"""Calls of training scripts around their loop; each case trains a model and reports its weights, as in ``train.py``.
+"""Make the calls of training scripts around their loop; each case reports weights, as in ``train.py``.
 
 ``--in-thread`` has threads that end make the first store and train.  Cases in which the script ends are by themselves:
 ``--end NAME``.
 """
-import argparse
 import asyncio
 import atexit
 import code
 import concurrent.futures
+import contextlib
 import gc
 import io
 import multiprocessing
@@ -19,49 +19,32 @@ import tempfile
 import threading
 import time
 import weakref
+from unittest import mock
 
 import mxnet as mx
 import numpy as np
 from lab.reports import report
 from mxnet import autograd, gluon
-from mxnet.gluon import nn
-from mxnet.gluon.contrib.nn import SparseEmbedding
-from train import BATCH, LOSS, ROWS, Worker, backward, batches, fill, fit, weights
+from train import BATCH, LOSS, ROWS, Worker, backward, batches, filled, fit, parser_of, weights
 
 import mxhybrid
+from tests.helpers.outcomes import error_of
+from tests.helpers.training_steps import TwoTables
 
 STEPS = 9
 LIMIT_S = 60
 
 
-class Mixed(gluon.Block):
-    """A row_sparse weight, a row_sparse gradient and a dense layer."""
-
-    def __init__(self, sparse_weight=True):
-        super().__init__()
-        with self.name_scope():
-            self.held = SparseEmbedding(ROWS, 4) if sparse_weight else nn.Embedding(ROWS, 4)
-            self.replicated = nn.Embedding(ROWS, 3, sparse_grad=True)
-            self.out = nn.Dense(2, in_units=21)
-
-    def forward(self, ids):
-        """Concatenate the rows of both tables."""
-        parts = [table(ids).reshape((ids.shape[0], -1)) for table in (self.held, self.replicated)]
-        return self.out(mx.nd.concat(*parts, dim=1))
-
-
 def make(worker, sparse_weight=True, **options):
     """A filled model and its Trainer."""
-    net = Mixed(sparse_weight)
-    fill(net.collect_params())
+    net = filled(TwoTables(ROWS, (4, 3), ids_per_sample=3, outputs=2, sparse_weight=sparse_weight))
     return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.3, 'momentum': 0.9},
                               kvstore=worker.store(**options), **options)
 
 
 def around(act, every=1):
-    """A case that calls ``act(worker)`` before each step, or some."""
-    def case(worker):
-        net, trainer = make(worker)
+    """Return a case that calls ``act(worker)`` before each step, or some."""
+    def case(worker, net, trainer):
         return fit(worker, net, trainer, steps=STEPS,
                    before=lambda step, trainer: act(worker) if step % every == every - 1 else None)
     return case
@@ -82,12 +65,17 @@ def forks(worker):
     _process('fork')
 
 
-def _ended(pid):
+def _status_of_child(act):
+    """Fork a process that calls `act`, which ends it; return its exit status."""
+    pid = os.fork()
+    if not pid:
+        act()
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            return status
+            assert os.WIFEXITED(status), status
+            return os.WEXITSTATUS(status)
         time.sleep(0.005)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -96,42 +84,28 @@ def _ended(pid):
 
 def child_exits(worker):
     """A forked process ends like a script."""
-    pid = os.fork()
-    if not pid:
-        sys.exit(3)
-    assert _ended(pid) == 3 << 8
+    assert _status_of_child(lambda: sys.exit(3)) == 3
 
 
 def child_raises(worker):
     """A forked process ends with an exception that nobody catches."""
-    pid = os.fork()
-    if not pid:
+    def act():
         sys.stderr = io.StringIO()
         raise ValueError('this child fails')
-    assert _ended(pid) == 1 << 8
+    assert _status_of_child(act) == 1
 
 
 def child_computes(worker):
     """A forked process uses MXNet."""
-    pid = os.fork()
-    if not pid:
-        os._exit(int(mx.nd.ones(5).sum().asscalar()))
-    assert _ended(pid) == 5 << 8
+    assert _status_of_child(lambda: os._exit(int(mx.nd.ones(5).sum().asscalar()))) == 5
 
 
 def child_calls_store(worker):
     """A forked process is told that it is no member of the job."""
-    if not worker.hybrid:
-        return
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            worker._first.init('never', mx.nd.zeros(3))
-        except mxhybrid.JobError as error:
-            status = 7 if 'forked from worker %d' % worker.rank in str(error) else 8
-        os._exit(status)
-    assert _ended(pid) == 7 << 8
+    def act():
+        said = error_of(worker._first.init, 'never', mx.nd.zeros(3), kind=mxhybrid.JobError)
+        os._exit(7 if 'forked from worker %d' % worker.rank in said else 8)
+    assert not worker.hybrid or _status_of_child(act) == 7
 
 
 def programs(worker):
@@ -166,9 +140,8 @@ def mid_step(worker):
     return weights(net)
 
 
-def pools(worker):
+def pools(worker, net, trainer):
     """A pool of forked processes that lives for the whole training."""
-    net, trainer = make(worker)
     with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context('fork')) as pool:
         found = []
         result = fit(worker, net, trainer, steps=STEPS, before=lambda step, _: found.append(pool.submit(abs, -step)))
@@ -181,9 +154,8 @@ def _feed(batches, queue):
         queue.put(batch)
 
 
-def loaders(worker):
+def loaders(worker, net, trainer):
     """MXNet's data loader, and a process that feeds a queue as PyTorch's does, both started in the middle."""
-    net, trainer = make(worker)
     fit(worker, net, trainer, steps=3)
     ids, targets = batches(6)
     size = BATCH // worker.size
@@ -203,9 +175,8 @@ def loaders(worker):
     return weights(net)
 
 
-def spawned(worker):
+def spawned(worker, net, trainer):
     """Processes started afresh, which import this program: on the way, and one that fails."""
-    net, trainer = make(worker)
     fit(worker, net, trainer, steps=3)
     _process('spawn')
     sleeper = subprocess.Popen(['sleep', '300'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -244,17 +215,15 @@ def in_a_thread(function, *args):
     return result.result()
 
 
-def in_threads(worker):
+def in_threads(worker, net, trainer):
     """Make each part of the training in a thread of its own, which ends."""
-    net, trainer = make(worker)
     for seed in (5, 6, 7):
         result = in_a_thread(fit, worker, net, trainer, seed, 3)
     return result
 
 
-def beside_threads(worker):
+def beside_threads(worker, net, trainer):
     """A thread that starts programs and collects garbage during the training."""
-    net, trainer = make(worker)
     stop, rounds = threading.Event(), []
 
     def busy():
@@ -283,9 +252,8 @@ def in_event_loop(worker):
     return asyncio.run(train())
 
 
-def signals(worker):
+def signals(worker, net, trainer):
     """A timer's signals interrupt whatever the script does, and their handler starts a program now and then."""
-    net, trainer = make(worker)
     count = [0]
 
     def tick(number, frame):
@@ -310,21 +278,16 @@ def cells(worker):
     """A console, as a notebook has: an error ends its cell only."""
     names = {'worker': worker, 'make': make, 'fit': fit}
     console = code.InteractiveConsole(names)
-    shown, sys.stderr = sys.stderr, io.StringIO()
-    try:
+    with contextlib.redirect_stderr(io.StringIO()) as shown:
         for line in ('net, trainer = make(worker)', 'first = fit(worker, net, trainer, steps=3)', 'first.nonsense',
                      'result = fit(worker, net, trainer, steps=3, seed=6)'):
             assert not console.push(line)
-        text = sys.stderr.getvalue()
-    finally:
-        sys.stderr = shown
-    assert 'nonsense' in text
+    assert 'nonsense' in shown.getvalue()
     return names['result']
 
 
-def caught(worker):
+def caught(worker, net, trainer):
     """Errors that the script catches, on all workers or on one, in calls, forward passes and records."""
-    net, trainer = make(worker)
     fit(worker, net, trainer, steps=2)
     for wrong in (lambda: trainer.step('many'), lambda: net(mx.nd.ones((2, 2))),
                   lambda: trainer._kvstore.pull('nobody', mx.nd.zeros(2)) if worker.hybrid else 1 / 0):
@@ -335,17 +298,13 @@ def caught(worker):
             continue
         raise AssertionError('nothing was raised')
     if worker.rank == 0:
-        try:
-            with autograd.record():
-                net(mx.nd.ones((2, 2)))
-        except mx.base.MXNetError:
-            pass
+        with contextlib.suppress(mx.base.MXNetError), autograd.record():
+            net(mx.nd.ones((2, 2)))
     return fit(worker, net, trainer, steps=3, seed=6)
 
 
-def evaluates(worker):
+def evaluates(worker, net, trainer):
     """Let one worker evaluate, save and look at values while the others go on."""
-    net, trainer = make(worker)
     ids, _ = batches(9)
     outputs = []
 
@@ -365,15 +324,15 @@ def evaluates(worker):
 
     evaluate()
     result = fit(worker, net, trainer, steps=STEPS, before=look)
-    net.replicated.weight.set_data(mx.nd.ones((ROWS, 3)))
-    net.held.weight.set_data(mx.nd.ones((ROWS, 4)).tostype('row_sparse'))
+    net.gradient.weight.set_data(mx.nd.ones((ROWS, 3)))
+    net.weight.weight.set_data(mx.nd.ones((ROWS, 4)).tostype('row_sparse'))
     evaluate()
     result.update(fit(worker, net, trainer, steps=3, seed=6))
     held, own = weights(net)['00'], weights(net)['01']
     evaluate()
-    net.replicated.weight.set_data(mx.nd.array(own))
+    net.gradient.weight.set_data(mx.nd.array(own))
     if not worker.hybrid:  # whose other table, of which it has some rows, MXNet alone takes for all
-        net.held.weight.set_data(mx.nd.sparse.row_sparse_array((held, np.arange(ROWS)), shape=held.shape))
+        net.weight.weight.set_data(mx.nd.sparse.row_sparse_array((held, np.arange(ROWS)), shape=held.shape))
     evaluate()
     result.update({'later-' + name: values for name, values in fit(worker, net, trainer, steps=3, seed=7).items()})
     if worker.rank == 0:
@@ -396,18 +355,13 @@ def renewed(worker):
 
 def mute(worker):
     """Train without standard streams, as in a service."""
-    streams = sys.stdout, sys.stderr, sys.stdin
-    sys.stdout = sys.stderr = sys.stdin = None
-    try:
+    with contextlib.redirect_stdout(None), contextlib.redirect_stderr(None), mock.patch('sys.stdin', None):
         net, trainer = make(worker)
         return fit(worker, net, trainer, steps=STEPS)
-    finally:
-        sys.stdout, sys.stderr, sys.stdin = streams
 
 
-def elsewhere(worker):
+def elsewhere(worker, net, trainer):
     """The working directory changes, and goes."""
-    net, trainer = make(worker)
     fit(worker, net, trainer, steps=2)
     home = os.getcwd()
     directory = tempfile.mkdtemp()
@@ -419,12 +373,17 @@ def elsewhere(worker):
         os.chdir(home)
 
 
-CASES = {'forks': around(forks), 'programs': around(programs), 'pictures': around(pictures, 4),
-         'child-computes': around(child_computes, 3), 'child-exits': around(child_exits, 3),
-         'child-raises': around(child_raises, 3), 'child-calls-store': around(child_calls_store, 3)}
-CASES.update({'mid-step': mid_step, 'pools': pools, 'loaders': loaders, 'spawned': spawned, 'in-threads': in_threads,
-              'beside-threads': beside_threads, 'in-event-loop': in_event_loop, 'signals': signals, 'cells': cells,
-              'caught': caught, 'evaluates': evaluates, 'renewed': renewed, 'mute': mute, 'elsewhere': elsewhere})
+def with_net(case):
+    """Return a function of a worker that gives a case a filled model and its Trainer, too."""
+    return lambda worker: case(worker, *make(worker))
+
+
+CASES = {name: with_net(around(act, every)) for name, act, every in (
+    ('forks', forks, 1), ('programs', programs, 1), ('pictures', pictures, 4), ('child-computes', child_computes, 3),
+    ('child-exits', child_exits, 3), ('child-raises', child_raises, 3), ('child-calls-store', child_calls_store, 3))}
+CASES.update({case.__name__.replace('_', '-'): with_net(case) for case in (
+    pools, loaders, spawned, in_threads, beside_threads, signals, caught, evaluates, elsewhere)})
+CASES.update({'mid-step': mid_step, 'in-event-loop': in_event_loop, 'cells': cells, 'renewed': renewed, 'mute': mute})
 
 
 # -- the end -------------------------------------------------------------------------------------------------------
@@ -457,27 +416,21 @@ def end(worker, how):
 
 
 def main():
-    """Run the cases."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--kvstore', default='hybrid')
-    parser.add_argument('--cases', default=','.join(CASES))
+    parser = parser_of(CASES)
     parser.add_argument('--in-thread', action='store_true')
     parser.add_argument('--end')
     arguments = parser.parse_args()
     if arguments.end:
         atexit.register(lambda: report(int(os.environ.get('HOROVOD_RANK', os.environ.get('DMLC_TASK_ID', 0))),
                                        last='here'))
-        end(Worker(arguments.kvstore, None), arguments.end)
+        end(Worker(arguments.kvstore), arguments.end)
         return
-    made = []
-
-    run = in_a_thread if arguments.in_thread else lambda what, *args: what(*args)
-    run(lambda: made.append(Worker(arguments.kvstore, None)))
-    worker, = made
-    for name in arguments.cases.split(','):
-        before = time.monotonic()
+    run = in_a_thread if arguments.in_thread else lambda function, *args: function(*args)
+    worker = run(Worker, arguments.kvstore)
+    for name in arguments.cases:
+        began = time.monotonic()
         report(worker.rank, **{name: run(CASES[name], worker)})
-        print('case %s: %.1f s' % (name, time.monotonic() - before), flush=True)
+        print('case %s: %.1f s' % (name, time.monotonic() - began), flush=True)
     report(worker.rank, seen=(worker.rank, worker.size))
 
 

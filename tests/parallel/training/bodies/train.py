@@ -1,22 +1,26 @@
 """Train small models, each case by itself, on this worker's share of a joint batch; report all final weights.
 
 With ``--kvstore device`` in one process it gives the reference: MXNet alone on the joint batch.  ``--device`` says
-where arrays are; a worker takes the GPU of its number on its host.
+where arrays are; a worker takes the GPU of its number on its host.  With ``--numpy`` nets have MXNet's NumPy interface,
+which lacks sparse arrays.
 """
 import argparse
+import functools
 
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import autograd, gluon, npx
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid
 from tests.helpers.outcomes import problem_of
+from tests.helpers.training_steps import weights_of
 
 ROWS, BATCH, STEPS = 40, 12, 20
 LOSS = gluon.loss.L2Loss()
+ON_STORE = {'update_on_kvstore': True}
 
 OPTIMIZERS = {
     'sgd': {'learning_rate': 0.5}, 'sgd-momentum': {'learning_rate': 0.3, 'momentum': 0.9, 'wd': 0.01},
@@ -28,6 +32,7 @@ OPTIMIZERS = {
     'nag-momentum': {'learning_rate': 0.2, 'momentum': 0.9}, 'nag-wd': {
         'learning_rate': 0.2, 'momentum': 0.9, 'wd': 0.1, 'clip_gradient': 0.2},
     'adadelta': {'rho': 0.9, 'wd': 0.01, 'clip_gradient': 0.2}, 'groupadagrad': {'learning_rate': 0.1},
+    'lamb': {'learning_rate': 0.01},
 }
 
 
@@ -38,10 +43,16 @@ def batches(seed=5, width=3):
     return ids.astype('f4'), random.rand(STEPS, BATCH, 2).astype('f4')
 
 
-def fill(params, dtype='float32'):
-    """Give every parameter values that depend only on its position, so that all processes start with the same values.
+def array_of(values):
+    """Return an array of the interface that is in use."""
+    return (mx.np if npx.is_np_array() else mx.nd).array(values, dtype=values.dtype)
+
+
+def filled(net, dtype='float32'):
+    """Give every parameter values that depend only on its position, so that all processes start with the same values;
+    return the net.
     """
-    for index, param in enumerate(params.values()):
+    for index, param in enumerate(net.collect_params().values()):
         random = np.random.RandomState(100 + index)
         values = random.normal(scale=0.3, size=param.shape).astype(dtype)
         if param.shape[0] == ROWS:
@@ -50,7 +61,8 @@ def fill(params, dtype='float32'):
         if param._stype == 'row_sparse':
             param.set_data(mx.nd.sparse.row_sparse_array((values, np.arange(len(values))), shape=param.shape))
         else:
-            param.set_data(mx.nd.array(values, dtype=dtype))
+            param.set_data(array_of(values))
+    return net
 
 
 class Model(gluon.Block):
@@ -66,18 +78,17 @@ class Model(gluon.Block):
             self.out = nn.Dense(2, in_units=3 * sum(widths), use_bias=use_bias)
 
     def forward(self, ids):
-        """Concatenate the rows of all tables."""
         parts = [table(ids).reshape((ids.shape[0], -1)) for table in self.tables]
-        return self.out(mx.nd.concat(*parts, dim=1))
+        return self.out(mx.np.concatenate(parts, axis=1) if npx.is_np_array() else mx.nd.concat(*parts, dim=1))
 
 
 class Worker:
-    """A worker: its rank, its share of a batch, and its stores."""
+    """A worker: its rank, its share of a batch, its stores, and the directory of its files."""
 
-    def __init__(self, kvstore, partitions, device='cpu'):
+    def __init__(self, kvstore, partitions=None, device='cpu', directory='.'):
         self._device = device
         self.hybrid = kvstore == 'hybrid'
-        self.partitions = partitions
+        self.partitions, self.directory = partitions, directory
         store = self._first = mxhybrid.create() if self.hybrid else None
         self.rank, self.size = (store.rank, store.num_workers) if self.hybrid else (0, 1)
 
@@ -105,13 +116,12 @@ class Worker:
 
     def share(self, batch):
         """Rows of a joint batch that are this worker's."""
-        return mx.nd.array(batch[self.rank::self.size], dtype=batch.dtype)
+        return array_of(batch[self.rank::self.size])
 
 
 def weights(net):
     """All parameters as NumPy arrays by position."""
-    return {'%02d' % index: param._reduce().tostype('default').asnumpy()
-            for index, param in enumerate(net.collect_params().values())}
+    return {'%02d' % index: array for index, array in enumerate(weights_of(net).values())}
 
 
 def backward(worker, net, ids, targets):
@@ -127,7 +137,7 @@ def backward_of_some(worker, batch, *branches):
     with autograd.record():
         for net, samples in branches:
             if (mine & samples).any():
-                ids, targets = (mx.nd.array(array[mine & samples]) for array in batch)
+                ids, targets = (array_of(array[mine & samples]) for array in batch)
                 losses.append(LOSS(net(ids), targets).sum())
     autograd.backward(losses)
 
@@ -150,8 +160,7 @@ def trainer_of(worker, net, optimizer, extra=None, store=None, **options):
 
 def make(worker, kind, optimizer='sgd-momentum', widths=(4, 3), hybridize=None, **options):
     """A filled model and its Trainer."""
-    net = Model(kind, widths, use_bias=optimizer != 'groupadagrad')  # which takes matrices only
-    fill(net.collect_params())
+    net = filled(Model(kind, widths, use_bias=optimizer != 'groupadagrad'))  # which takes matrices only
     if hybridize is not None:
         net.tables.hybridize(**hybridize)
     return net, trainer_of(worker, net, optimizer, **options)
@@ -180,8 +189,7 @@ def changing(worker, optimizer):
 
 def refused(worker, name, good, bad):
     """Settings for which tables have no state are refused before anything is updated; then training goes on."""
-    net = Model('weight')
-    fill(net.collect_params())
+    net = filled(Model('weight'))
     trainer = gluon.Trainer(net.collect_params(), name, {'learning_rate': 0.1}, kvstore=worker.store())
     for step, batch in enumerate(zip(*batches())):
         backward(worker, net, *batch)
@@ -206,11 +214,8 @@ def contexts(worker, kind, **options):
     """Two devices in every worker."""
     net = Model(kind) if kind else nn.Dense(2, in_units=3)
     devices = [worker.device(0), worker.device(1)]
-    for param in net.collect_params().values():
-        param.initialize(ctx=devices, init=mx.init.Constant(0))
-    fill(net.collect_params())
-    trainer = gluon.Trainer(net.collect_params(), 'adagrad', {'learning_rate': 0.1},
-                            kvstore=worker.store(**options), **options)
+    net.initialize(mx.init.Constant(0), ctx=devices)
+    trainer = trainer_of(worker, filled(net), 'adagrad', **options)
     for batch in zip(*batches()):
         parts = [gluon.utils.split_and_load(worker.share(array), devices, even_split=False) for array in batch]
         with autograd.record():
@@ -229,38 +234,21 @@ class Half(gluon.Block):
             self.weight = self.params.get('weight', shape=(2, 3), dtype='float16')
 
     def forward(self, ids):
-        """A dense layer by hand."""
         return mx.nd.dot(ids / ROWS, self.weight.data().astype('float32'), transpose_b=True)
 
 
 def half(worker):
     """float16 dense parameters with a float32 copy in the optimizer."""
-    net = Half()
-    fill(net.collect_params(), 'float16')
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9,
-                                                          'multi_precision': True}, kvstore=worker.store())
-    return fit(worker, net, trainer)
-
-
-class Double(gluon.Block):
-    """A float64 table; arithmetic on its rows in float32."""
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.words = SparseEmbedding(ROWS, 2, dtype='float64')
-
-    def forward(self, ids):
-        """Add up the rows of a sample."""
-        return self.words(ids).sum(axis=1).astype('float32')
+    net = filled(Half(), 'float16')
+    return fit(worker, net, trainer_of(worker, net, 'sgd-momentum', {'learning_rate': 0.1, 'multi_precision': True}))
 
 
 def double(worker):
     """A table of float64; MXNet's own copy of it, which the reference reports, is float32."""
-    net = Double()
-    fill(net.collect_params(), 'float64')
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=worker.store())
-    found = fit(worker, net, trainer)
+    net = nn.Sequential()
+    net.add(SparseEmbedding(ROWS, 2, dtype='float64'), nn.Lambda(lambda rows: rows.sum(axis=1).astype('float32')))
+    filled(net, 'float64')
+    found = fit(worker, net, trainer_of(worker, net, 'sgd', {'learning_rate': 0.1}))
     if worker.hybrid and {array.dtype for array in found.values()} != {np.dtype('float64')}:
         raise AssertionError('a float64 table would be saved as another type')
     return {name: array.astype('float32') for name, array in found.items()}
@@ -283,30 +271,22 @@ def shared(worker):
                 axis=2, begin=0, end=4)
             return self.out(pair.sum(axis=2))
 
-    net = Twice()
-    fill(net.collect_params())
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=worker.store())
-    return fit(worker, net, trainer)
+    net = filled(Twice())
+    return fit(worker, net, trainer_of(worker, net, 'sgd', {'learning_rate': 0.1}))
 
 
 def frozen(worker, kind):
     """A table and a bias that do not train."""
-    net = Model(kind, (4, 3))
-    fill(net.collect_params())
-    net.tables[1].weight.grad_req = 'null'
-    net.out.bias.grad_req = 'null'
-    trainer = gluon.Trainer(net.collect_params(), 'adagrad', {'learning_rate': 0.1}, kvstore=worker.store())
-    return fit(worker, net, trainer)
+    net = filled(Model(kind, (4, 3)))
+    net.tables[1].weight.grad_req = net.out.bias.grad_req = 'null'
+    return fit(worker, net, trainer_of(worker, net, 'adagrad'))
 
 
 def accumulate(worker, update_on_kvstore):
     """grad_req='add': two backwards a step."""
-    net = Model('dense')
-    fill(net.collect_params())
-    for param in net.collect_params().values():
-        param.grad_req = 'add'
-    trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.02}, update_on_kvstore=update_on_kvstore,
-                            kvstore=worker.store(update_on_kvstore=update_on_kvstore))
+    net = filled(Model('dense'))
+    net.collect_params().setattr('grad_req', 'add')
+    trainer = trainer_of(worker, net, 'adam', update_on_kvstore=update_on_kvstore)
     for step, batch in enumerate(zip(*batches())):
         backward(worker, net, *batch)
         if step % 2:
@@ -315,15 +295,22 @@ def accumulate(worker, update_on_kvstore):
     return weights(net)
 
 
+def side_by_side(*models):
+    """Return one filled net of several models, each with its own inputs."""
+    net = nn.Sequential()
+    net.add(*models)
+    return filled(net)
+
+
 def stale(worker, kind):
     """Two branches; rank 0's rows take one, or the other, or both: some gradients are stale on some workers."""
+    if not worker.hybrid and kind == 'weight':
+        # An update on a store of MXNet's would apply stale gradients again.  With adagrad, which leaves untouched rows
+        # alone, a dense weight takes the same steps.
+        kind = 'gradient'
     left, right = Model(kind), Model(kind)
-    both = gluon.nn.Sequential()
-    both.add(left, right)
-    fill(both.collect_params())
-    # An update on a store of MXNet's would apply stale gradients again.
-    options = {} if kind == 'weight' else {'update_on_kvstore': False}
-    trainer = gluon.Trainer(both.collect_params(), 'adagrad', {'learning_rate': 0.1}, kvstore=worker.store(), **options)
+    both = side_by_side(left, right)
+    trainer = trainer_of(worker, both, 'adagrad', **({} if kind == 'weight' else {'update_on_kvstore': False}))
     for step, batch in enumerate(zip(*batches())):
         # Sample i of the joint batch belongs to worker i % size, so choose by sample: half the workers go right.
         goes_right = (np.arange(BATCH) % 2 == 0) & (step % 3 > 0)
@@ -334,11 +321,9 @@ def stale(worker, kind):
 
 def trainers(worker):
     """Two Trainers with other optimizers in one process, steps interleaved."""
-    nets = [Model('weight', (4, 2)), Model('gradient', (3,))]
-    trainer_list = []
-    for net, name in zip(nets, ('adagrad', 'adam')):
-        fill(net.collect_params())
-        trainer_list.append(gluon.Trainer(net.collect_params(), name, {'learning_rate': 0.05}, kvstore=worker.store()))
+    nets = [filled(Model('weight', (4, 2))), filled(Model('gradient', (3,)))]
+    trainer_list = [trainer_of(worker, net, optimizer, {'learning_rate': 0.05})
+                    for net, optimizer in zip(nets, ('adagrad', 'adam'))]
     for step in range(STEPS):
         for seed, (net, trainer) in enumerate(zip(nets, trainer_list)):
             ids, targets = batches(seed)
@@ -348,40 +333,40 @@ def trainers(worker):
 
 
 CASES = {
-    'dense': lambda w: dense(w), 'dense-on-store': lambda w: dense(w, update_on_kvstore=True),
-    'dense-momentum': lambda w: dense(w, 'sgd-momentum', update_on_kvstore=False),
+    'dense': dense, 'dense-on-store': functools.partial(dense, **ON_STORE),
+    'dense-momentum': functools.partial(dense, optimizer='sgd-momentum', update_on_kvstore=False),
     'half': half, 'double': double, 'shared': shared, 'trainers': trainers,
-    'contexts-dense': lambda w: contexts(w, ''), 'contexts-dense-on-store': lambda w: contexts(
-        w, '', update_on_kvstore=True),
-    'contexts-gradient': lambda w: contexts(w, 'gradient'), 'frozen-weight': lambda w: frozen(w, 'weight'),
-    'frozen-gradient': lambda w: frozen(w, 'gradient'), 'stale-gradient': lambda w: stale(w, 'gradient'),
-    'stale-dense': lambda w: stale(w, 'dense'), 'stale-weight': lambda w: stale(w, 'weight'),
-    'add': lambda w: accumulate(w, False),
-    'add-on-store': lambda w: accumulate(w, True),
-    'widths': lambda w: embedding(w, 'weight', 'adagrad', (1, 5, 16)),
-    'gradient-hybrid': lambda w: embedding(w, 'gradient', 'adagrad', hybridize={}),
-    'gradient-static': lambda w: embedding(w, 'gradient', 'adagrad',
-                                           hybridize={'static_alloc': True, 'static_shape': True}),
-    'gradient-on-store': lambda w: embedding(w, 'gradient', 'adam', update_on_kvstore=True),
-    'changing-nag': lambda w: changing(w, 'nag-wd'), 'changing-sgd': lambda w: changing(w, 'sgd-momentum'),
-    'refused-nag': lambda w: refused(w, 'nag', {'momentum': 0.0}, {'momentum': 0.9}),
-    'refused-rmsprop': lambda w: refused(w, 'rmsprop', {'centered': False}, {'centered': True}),
-    'refused-adagrad': lambda w: refused(w, 'adagrad', {'wd': 0.0}, {'wd': 0.1}),
+    'contexts-dense': functools.partial(contexts, kind=''),
+    'contexts-dense-on-store': functools.partial(contexts, kind='', **ON_STORE),
+    'contexts-gradient': functools.partial(contexts, kind='gradient'),
+    'add': functools.partial(accumulate, update_on_kvstore=False),
+    'add-on-store': functools.partial(accumulate, update_on_kvstore=True),
+    'widths': functools.partial(embedding, kind='weight', optimizer='adagrad', widths=(1, 5, 16)),
+    'dense-hybrid': functools.partial(embedding, kind='dense', optimizer='sgd-momentum', hybridize={}),
+    'gradient-hybrid': functools.partial(embedding, kind='gradient', optimizer='adagrad', hybridize={}),
+    'gradient-static': functools.partial(embedding, kind='gradient', optimizer='adagrad',
+                                         hybridize={'static_alloc': True, 'static_shape': True}),
+    'gradient-on-store': functools.partial(embedding, kind='gradient', optimizer='adam', **ON_STORE),
+    'changing-nag': functools.partial(changing, optimizer='nag-wd'),
+    'changing-sgd': functools.partial(changing, optimizer='sgd-momentum'),
+    'refused-nag': functools.partial(refused, name='nag', good={'momentum': 0.0}, bad={'momentum': 0.9}),
+    'refused-rmsprop': functools.partial(refused, name='rmsprop', good={'centered': False}, bad={'centered': True}),
+    'refused-adagrad': functools.partial(refused, name='adagrad', good={'wd': 0.0}, bad={'wd': 0.1}),
+    **{'frozen-' + kind: functools.partial(frozen, kind=kind) for kind in ('weight', 'gradient')},
+    **{'stale-' + kind: functools.partial(stale, kind=kind) for kind in ('weight', 'gradient', 'dense')},
+    **{'%s-%s' % (kind, optimizer): functools.partial(embedding, kind=kind, optimizer=optimizer)
+       for kind in ('weight', 'gradient') for optimizer in OPTIMIZERS if (kind, optimizer) != ('weight', 'lamb')},
 }
-OPTIMIZERS['lamb'] = {'learning_rate': 0.01}
-for _name in OPTIMIZERS:
-    if _name != 'lamb':
-        CASES['weight-' + _name] = lambda w, _name=_name: embedding(w, 'weight', _name)
-    CASES['gradient-' + _name] = lambda w, _name=_name: embedding(w, 'gradient', _name)
 
 
 def parser_of(cases):
-    """A parser for what all bodies with cases take."""
+    """Return a parser of the options that all bodies with cases have."""
     parser = argparse.ArgumentParser()
     parser.add_argument('--kvstore', default='hybrid')
     parser.add_argument('--partitions', type=int)
     parser.add_argument('--cases', type=lambda text: text.split(','), default=list(cases))
     parser.add_argument('--directory', default='.')
+    parser.add_argument('--numpy', action='store_true')
     return parser
 
 
@@ -389,11 +374,10 @@ def main():
     parser = parser_of(CASES)
     parser.add_argument('--device', choices=['cpu', 'cpu_pinned', 'gpu'], default='cpu')
     arguments = parser.parse_args()
+    if arguments.numpy:
+        npx.set_np()
     worker = Worker(arguments.kvstore, arguments.partitions, arguments.device)
-    cases = arguments.cases
-    if not worker.hybrid:  # MXNet alone applies stale gradients again where the store updates
-        cases = [case for case in cases if case != 'stale-weight']
-    for case in cases:
+    for case in arguments.cases:
         with worker.device():
             report(worker.rank, **{case: CASES[case](worker)})
     seen = (worker.rank, worker.size)

@@ -1,4 +1,4 @@
-"""Given gradients through a store whose float32 values travel as float16; all that comes back is reported.
+"""Push given gradients to a store whose float32 values travel as float16; report all that comes back.
 
 With ``--alone N`` one process computes what N workers must give: exactly or, with ``--rounded``, with every rounding
 that wire_dtype=float16 documents and no other: of each worker's gradients, which ps-lite sends apart, or only of what
@@ -56,6 +56,13 @@ def create(name):
     return mx.optimizer.create(name.split('-')[0], rescale_grad=0.5, **OPTIMIZERS[name])
 
 
+def pulled_rows(kv, key, row_ids=range(SHAPE[0])):
+    """Pull rows as workers do for a forward pass; return the table, in which other rows are zeros."""
+    out = mx.nd.sparse.zeros('row_sparse', SHAPE)
+    kv.row_sparse_pull(key, out=out, row_ids=mx.nd.array(row_ids))
+    return out.asnumpy()
+
+
 class Together:
     """The calls and results of one worker of a job."""
 
@@ -79,9 +86,7 @@ class Together:
                 kv.save_optimizer_states(path)
                 kv._barrier()
                 kv.load_optimizer_states(path)
-        out = mx.nd.sparse.zeros('row_sparse', SHAPE)
-        kv.row_sparse_pull(key, out=out, row_ids=mx.nd.arange(SHAPE[0]))
-        results.update(end=self._all(kv, key), pulled=out.asnumpy())
+        results.update(end=self._all(kv, key), pulled=pulled_rows(kv, key))
         kv.save_optimizer_states(path)
         if self.rank == 0:
             with open(path, 'rb') as handle:
@@ -101,9 +106,7 @@ class Together:
         kv.init(key, make_row_sparse(np.arange(SHAPE[0]), start(key, self.rank), SHAPE))
         kv.push(key, make_row_sparse(*gradient(key, 1, self.rank), SHAPE))
         kv.push(key, make_row_sparse(*gradient(key, 2, self.rank), SHAPE))
-        out = mx.nd.sparse.zeros('row_sparse', SHAPE)
-        kv.row_sparse_pull(key, out=out, row_ids=mx.nd.arange(SHAPE[0]))
-        return {'all': self._all(kv, key), 'pulled': out.asnumpy()}
+        return {'all': self._all(kv, key), 'pulled': pulled_rows(kv, key)}
 
     def sums(self, key, sparse, dtype='float32', routes=None):
         """Sums of gradients of a dense weight."""
@@ -213,9 +216,7 @@ def warn(worker):
     for key, value in values.items():
         for _ in range(2):
             kv.push(key, make_row_sparse(np.array([7]), np.full((1, SHAPE[1]), value, 'f4'), SHAPE))
-            out = mx.nd.sparse.zeros('row_sparse', SHAPE)
-            kv.row_sparse_pull(key, out=out, row_ids=mx.nd.array([7, 8]))
-            rows_by_key[str(key)] = out.asnumpy()[7:9]
+            rows_by_key[str(key)] = pulled_rows(kv, key, [7, 8])[7:9]
     for value in (40000.0, 1.0, 1.0):
         kv.pushpull(92, mx.nd.full(SHAPE, value))
     return rows_by_key
@@ -235,7 +236,7 @@ def problems(worker):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument('--alone', type=int, default=0)
+    parser.add_argument('--alone', type=int)
     parser.add_argument('--rounded', choices=['apart', 'pulled'])
     parser.add_argument('--wire')
     parser.add_argument('--partitions', type=int)
