@@ -2,11 +2,11 @@
 import numpy as np
 
 from mxhybrid.parallel.sharding.box import overlap, size_of
+from mxhybrid.planner.simulator.task_block import TASK
 from mxhybrid.planner.task_graph.redistribution import Transfers
 from mxhybrid.planner.task_graph.task_builder import Endpoints, TaskBuilder
 
 from .redistribution import find_coverage, find_transfers, reversed_transfers
-from .task_table import concatenated_tasks
 
 
 class RedistributionBuilder(TaskBuilder):
@@ -163,7 +163,7 @@ class PythonTransferTasks:
     def load(self, contents):
         """Return the work of each resource, without high-priority tasks."""
         count = len(self._machine.resources)
-        tasks = concatenated_tasks(contents)
+        tasks = np.concatenate([np.empty(0, TASK), *(content.tasks for content in contents)])
         tasks = tasks[tasks['high_priority'] == 0]
         resources = np.stack([tasks['resource'], tasks['second']], axis=1) + 1
         return np.bincount(resources.reshape(-1), tasks['work'].repeat(2), count + 1)[1:]

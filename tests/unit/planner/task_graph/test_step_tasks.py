@@ -21,14 +21,13 @@ from mxhybrid.planner.cluster.cluster_spec import Host, TransferCost
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
-from mxhybrid.planner.simulator.native_backend import native_backend
 from mxhybrid.planner.simulator.resource_groups import TokenBucket
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.task_graph import memo
 from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.step_tasks import StepTasks
 from tests.helpers.planned_networks import BATCH, SLOWED, Times, check_proposals, cluster, gpt, make_planner, network
-from tests.oracles.event_loop import PYTHON_BACKEND
+from tests.oracles.event_loop import simulate
 from tests.oracles.redistribution import reversed_transfers
 from tests.oracles.transfer_tasks import PythonTransferTasks
 
@@ -300,13 +299,11 @@ def test_operators_before_the_first_layer_are_planned_too():
 def test_both_languages_agree_where_cores_slow_down(plan):
     planner = make_planner(dataclasses.replace(cluster(2, 2), hosts=SLOWED))
     splits, machine = planner.splits(plan), planner.model.machine
-    results = []
-    for model in (planner.model, python_model_of(planner)):
-        blocks = list(StepTasks(model, splits, 2).blocks.values())
-        results += [Simulation(machine.resources, backend=backend, groups=machine.groups).run(blocks)
-                    for backend in (native_backend(), PYTHON_BACKEND)]
-    assert len(set(results)) == 1
-    assert results[0] > Simulation(machine.resources).run(StepTasks(planner.model, splits, 2).blocks.values())
+    blocks, python_blocks = (list(StepTasks(model, splits, 2).blocks.values())
+                             for model in (planner.model, python_model_of(planner)))
+    seconds = Simulation(machine.resources, groups=machine.groups).run(blocks)
+    assert seconds == simulate(python_blocks, machine.resources, machine.groups)[0]
+    assert seconds > Simulation(machine.resources).run(blocks)
 
 
 def test_one_rank_computes_operators_one_after_the_other():
