@@ -1,4 +1,4 @@
-"""Small networks and clusters to plan, operator times without a measurement, and a check of proposals."""
+"""Small networks and clusters to plan, and operator times without a measurement."""
 import numpy as np
 from lab.benchmark.transformers import Gpt
 from mxnet import gluon
@@ -8,8 +8,6 @@ from mxhybrid.parallel.sharding.box import size_of
 from mxhybrid.planner.cluster.cluster_spec import COST_KINDS, Cluster, Host, TransferCost
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.simulator.resource_groups import TokenBucket
-from mxhybrid.planner.simulator.simulation import Simulation
-from mxhybrid.planner.task_graph.step_tasks import StepTasks
 
 BATCH = 8
 #: Two hosts of two cores, which have four fifths of their speed while both are busy.
@@ -173,21 +171,3 @@ class Times:
 def make_planner(on=None, net=None, data=(BATCH, 3, 8, 8), **keys):
     """Return a planner, by default of the small network."""
     return Planner(net or network(), data, on or cluster(), Times(), **keys)
-
-
-def check_proposals(planner, problem, decisions, steps):
-    """Check that a proposal of each plan gives the blocks, the seconds and the memory of new step tasks."""
-    def parts_of(plan):
-        return problem.splits(plan), problem.tables(plan)
-
-    splits, tables = parts_of(decisions[0])
-    step_tasks = StepTasks(planner.model, splits, steps, tables)
-    simulation = Simulation(planner.model.machine.resources)
-    simulation.run(step_tasks.blocks.values())
-    for plan in decisions[1:]:
-        splits, tables = parts_of(plan)
-        seconds = simulation.propose(step_tasks.propose(splits, tables))
-        expected = StepTasks(planner.model, splits, steps, tables)
-        assert set(step_tasks.blocks) == set(expected.blocks)
-        assert seconds == Simulation(planner.model.machine.resources).run(expected.blocks.values())
-        np.testing.assert_array_equal(step_tasks.memory, expected.memory)

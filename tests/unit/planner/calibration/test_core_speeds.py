@@ -6,12 +6,7 @@ import time
 
 import pytest
 
-from mxhybrid.planner.calibration.core_speeds import (
-    CpuSeconds,
-    busy_counts,
-    others_share,
-    speeds_by_count,
-)
+from mxhybrid.planner.calibration.core_speeds import CpuSeconds, busy_counts, others_share, speeds_by_count
 from mxhybrid.planner.calibration.cpu_meter import TimeBudget, process_seconds, typical_round
 from mxhybrid.planner.calibration.step_benchmark import StepBenchmark, StepTimes, slowdowns
 

@@ -89,7 +89,7 @@ def test_the_library_calls_its_own_functions():
 
 @pytest.mark.parametrize('operators, ranks, all_to_alls', [(60, 4, 15), (320, 16, 80)],
                          ids=['small', 'of the size of Inception-v3 on 16 ranks'])
-def test_proposals_of_large_steps_are_fresh_runs_to_the_last_bit(operators, ranks, all_to_alls):
+def test_proposals_of_large_steps_are_fresh_runs(operators, ranks, all_to_alls):
     """Such steps have snapshots in the default distance; only the small one is compared with Python."""
     step = MadeUpStep(operators, ranks, all_to_alls=all_to_alls)
     simulation, blocks = Simulation(step.resources), {block.key: block for block in step.blocks()}
@@ -156,7 +156,7 @@ def names_of(table, numbers):
 @settings(max_examples=200, deadline=None)
 @given(whole_steps(), st.lists(st.tuples(changes(), st.booleans()), min_size=1, max_size=6),
        st.integers(0, 30) | st.just(1000))
-def test_a_table_has_the_tasks_and_edges_of_its_blocks(step_blocks, proposals, capacity):
+def test_a_table_has_its_blocks_tasks_and_edges(step_blocks, proposals, capacity):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task_table, '_MIN_CAPACITY', capacity)
         patch.setattr(task_table, '_SPARE_FACTOR', 1)
