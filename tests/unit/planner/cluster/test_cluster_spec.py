@@ -131,7 +131,8 @@ def test_a_cluster_measured_on_a_busy_machine_warns():
     ('costs.push.per_item_s', '1', "costs.push.per_item_s='1'"),
     ('costs.pull.per_byte_s', False, 'costs.pull.per_byte_s=False'),
     ('costs.step.latency_s', -1e-3, 'costs.step.latency_s=-0.001'),
-    ('costs.step.per_mb_s', 1, 'costs.step.per_mb_s is no key')], ids=lambda value: 'missing' if value is MISSING else str(value)[:40])
+    ('costs.step.per_mb_s', 1, 'costs.step.per_mb_s is no key'),
+], ids=lambda value: 'missing' if value is MISSING else str(value)[:40])
 def test_impossible_values_are_refused_by_their_keys(path, value, words):
     with pytest.raises(InputError) as raised:
         cluster_from_json(changed(MORE, path, value))
