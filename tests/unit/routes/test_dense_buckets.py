@@ -49,6 +49,10 @@ def collective():
         mx.nd.waitall()
 
 
+def zeros(count=1, dtype='float32'):
+    return [[mx.nd.zeros(shape, dtype=dtype) for _ in range(count)] for shape in SHAPES]
+
+
 def views():
     """Return a view of one array for each weight."""
     sizes = [int(np.prod(shape)) for shape in SHAPES]
@@ -58,12 +62,8 @@ def views():
 
 #: Functions that return the outputs of each weight.
 OUTPUTS = {
-    'one': lambda: zeros(), 'several': lambda: zeros(2), 'float64': lambda: zeros(dtype='float64'),
+    'one': zeros, 'several': lambda: zeros(2), 'float64': lambda: zeros(dtype='float64'),
     'none of one': lambda: [[], *zeros()[1:]], 'views': views}
-
-
-def zeros(count=1, dtype='float32'):
-    return [[mx.nd.zeros(shape, dtype=dtype) for _ in range(count)] for shape in SHAPES]
 
 
 def routes_of(collective, shapes, settings=None):
