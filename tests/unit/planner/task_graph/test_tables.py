@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from mxnet.gluon import nn
 
+from mxhybrid import parallel, planner as planner_package
 from mxhybrid.base.errors import InputError
 from mxhybrid.base.settings import TablePlan
 from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.parallel.sharding.split import whole_on
-from mxhybrid.planner.cluster.cluster_spec import TransferCost, cluster_from_json
+from mxhybrid.planner.cluster.cluster_spec import TransferCost, save
 from mxhybrid.planner.search.mcmc import SearchLimits, run_chains
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator
+from tests.helpers.gluon_nets import Net, initialised
 from tests.helpers.planned_networks import cluster, make_planner, recommender
 from tests.oracles.exhaustive_search import try_all
 
@@ -113,13 +115,6 @@ def test_the_buffer_of_a_sum_takes_memory(planner):
     assert by_allreduce - by_servers == 5000 * (16 + 1) * 4
 
 
-def test_a_file_without_a_cost_is_refused():
-    value = cluster(2, 1).as_json()
-    del value['costs']['row_sum']
-    with pytest.raises(InputError, match='costs: there is no row_sum: give all of group_sum'):
-        cluster_from_json(value)
-
-
 @pytest.mark.parametrize('rate', [1e5, 1e7, 1e10])
 @pytest.mark.parametrize('cost', [TransferCost(1e-4, 1e-5, 1e-9), TransferCost(1e-4, 1e-3, 1e-10)], ids=['few', 'many'])
 def test_a_chain_finds_the_best_routes_of_tables(rate, cost):
@@ -144,22 +139,16 @@ def test_found_plans_name_the_routes_of_tables():
 
 
 def test_a_search_from_python(tmp_path):
-    import mxhybrid
-    from mxhybrid.planner.cluster.cluster_spec import save
-
     path = str(tmp_path / 'cluster.json')
     save(path, cluster(2, 1, rate=1e6))
-    net = nn.HybridSequential(prefix='net_')
-    with net.name_scope():
-        net.add(nn.Embedding(50, 4, sparse_grad=True), nn.Flatten(), nn.Dense(2, in_units=8))
-    net.initialize()
-    result = mxhybrid.planner.search(net, (4, 2), path, seconds=None, proposals=50,
+    net = initialised(Net(lambda: [nn.Embedding(50, 4, sparse_grad=True), nn.Flatten(), nn.Dense(2, in_units=8)]))
+    result = planner_package.search(net, (4, 2), path, seconds=None, proposals=50,
                                      profiles=str(tmp_path / 'profiles.json'))
-    assert isinstance(result, mxhybrid.planner.FoundPlan) and result.plan.workers == 2
+    assert isinstance(result, planner_package.FoundPlan) and result.plan.workers == 2
     assert result.prediction.seconds <= result.others['data parallel'].seconds
-    mxhybrid.parallel.save(str(tmp_path / 'plan.json'), result.plan)
-    assert mxhybrid.parallel.load(str(tmp_path / 'plan.json')).as_json() == result.plan.as_json()
-    with pytest.raises(mxhybrid.InputError, match='another cluster'):
-        mxhybrid.planner.search(net, (4, 2), cluster(2, 1, rate=2e6), start=result.plan)
-    with pytest.raises(mxhybrid.InputError, match='cannot read nowhere.json'):
-        mxhybrid.planner.search(net, (4, 2), 'nowhere.json')
+    parallel.save(str(tmp_path / 'plan.json'), result.plan)
+    assert parallel.load(str(tmp_path / 'plan.json')).as_json() == result.plan.as_json()
+    with pytest.raises(InputError, match='another cluster'):
+        planner_package.search(net, (4, 2), cluster(2, 1, rate=2e6), start=result.plan)
+    with pytest.raises(InputError, match='cannot read nowhere.json'):
+        planner_package.search(net, (4, 2), 'nowhere.json')
