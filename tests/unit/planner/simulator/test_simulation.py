@@ -125,6 +125,7 @@ def test_remaining_work_bounds_the_time_from_below():
     simulation.run([task_block(0, [0], [1.0])])
     many = task_block(1, [1] * 100, [3.0] * 100)
     assert simulation.propose({1: many}, 100.0) == pytest.approx((300 - 6) / 2)
+    assert (simulation._current.events['position'][:101] == -1).all()  # it is known before any task is dispatched
     simulation.rollback()
     assert simulation.propose({1: many}, 147.0) == pytest.approx(147.0)
 
