@@ -9,6 +9,8 @@ from mxhybrid.planner.cluster.cluster_spec import COST_KINDS, Cluster, Host, Tra
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.simulator.resource_groups import TokenBucket
 
+from .gluon_nets import Net, in_turn, initialised
+
 BATCH = 8
 #: Two hosts of two cores, which have four fifths of their speed while both are busy.
 SLOWED = tuple(Host('host%d' % number, 2, 2.0, 0.0, 0.8, None, (1.0, 0.8)) for number in range(2))
@@ -16,48 +18,24 @@ SLOWED = tuple(Host('host%d' % number, 2, 2.0, 0.0, 0.8, None, (1.0, 0.8)) for n
 
 def network():
     """Return a network of convolutions with statistics and a shortcut, then dense layers."""
+    def shortcut():
+        return Net(lambda: [nn.Conv2D(8, 3, padding=1, in_channels=8), nn.BatchNorm(), nn.Activation('relu')],
+                   prefix='shortcut0_')
 
-    class Shortcut(nn.HybridSequential):
-        def hybrid_forward(self, F, data):
-            for layer in self._children.values():
-                data = layer(data)
-            return data
-
-    class Net(nn.HybridSequential):
-        def hybrid_forward(self, F, data):
-            layers = list(self._children.values())
-            first = layers[0](data)
-            data = layers[1](first) + first
-            for layer in layers[2:]:
-                data = layer(data)
-            return data
-
-    net = Net(prefix='net_')
-    with net.name_scope():
-        inner = Shortcut()
-        with inner.name_scope():
-            inner.add(nn.Conv2D(8, 3, padding=1, in_channels=8), nn.BatchNorm(), nn.Activation('relu'))
-        net.add(nn.Conv2D(8, 3, padding=1, in_channels=3), inner, nn.MaxPool2D(2), nn.Flatten(),
-                nn.Dense(64, activation='relu'), nn.Dense(16))
-    net.initialize()
-    return net
+    def call(F, data, first, shortcut, *layers):
+        data = first(data)
+        return in_turn(F, shortcut(data) + data, *layers)
+    return initialised(Net(lambda: [nn.Conv2D(8, 3, padding=1, in_channels=3), shortcut(), nn.MaxPool2D(2),
+                                    nn.Flatten(), nn.Dense(64, activation='relu'), nn.Dense(16)], call))
 
 
 def recommender(users=5000, items=40):
     """Return a network with a large table and a small one; a sample names few rows."""
-
-    class Net(nn.HybridSequential):
-        def hybrid_forward(self, F, ids):
-            users, items, deep = self._children.values()
-            return deep(F.concat(users(ids.slice_axis(axis=1, begin=0, end=4)).flatten(),
-                                 items(ids.slice_axis(axis=1, begin=4, end=20)).flatten()))
-
-    net = Net(prefix='net_')
-    with net.name_scope():
-        net.add(nn.Embedding(users, 16, sparse_grad=True), nn.Embedding(items, 4, sparse_grad=True),
-                nn.Dense(8, in_units=128))
-    net.initialize()
-    return net
+    def call(F, ids, users, items, deep):
+        return deep(F.concat(users(ids.slice_axis(axis=1, begin=0, end=4)).flatten(),
+                             items(ids.slice_axis(axis=1, begin=4, end=20)).flatten()))
+    return initialised(Net(lambda: [nn.Embedding(users, 16, sparse_grad=True),
+                                    nn.Embedding(items, 4, sparse_grad=True), nn.Dense(8, in_units=128)], call))
 
 
 def transformer(units=16, heads=2, words=50, positions=20):
@@ -97,16 +75,12 @@ def transformer(units=16, heads=2, words=50, positions=20):
             hidden = F.SequenceMask(hidden, sequence_length=valid, use_sequence_length=True)
             return self.pooler(F.reshape(F.slice_axis(hidden, axis=0, begin=0, end=1), shape=(-3, 0)))
 
-    net = Block()
-    net.initialize()
-    return net
+    return initialised(Block())
 
 
 def gpt(layers=2, units=16, heads=2, words=40, times=8):
     """Return a language model of layers of attention, which returns the loss of each sample."""
-    net = Gpt(layers, units, heads, words, times)
-    net.initialize()
-    return net
+    return initialised(Gpt(layers, units, heads, words, times))
 
 
 class _Experts(gluon.HybridBlock):
@@ -130,9 +104,7 @@ class _Experts(gluon.HybridBlock):
 
 def mixture(units=64, hidden=256, experts=4):
     """A network with a mixture of experts, which have most of its weights."""
-    net = _Experts(units, hidden, experts)
-    net.initialize()
-    return net
+    return initialised(_Experts(units, hidden, experts))
 
 
 def cluster(hosts=4, ranks=1, rate=1e7, cost=None, **keys):
