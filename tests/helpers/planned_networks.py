@@ -83,28 +83,17 @@ def gpt(layers=2, units=16, heads=2, words=40, times=8):
     return initialised(Gpt(layers, units, heads, words, times))
 
 
-class _Experts(gluon.HybridBlock):
-    """A mixture of experts with gates for all of them."""
-
-    def __init__(self, units, hidden, experts):
-        super().__init__(prefix='experts_')
-        self._experts = experts
-        with self.name_scope():
-            self.first, self.router = nn.Dense(units, in_units=units), nn.Dense(experts, in_units=units)
-            self.up = self.params.get('up', shape=(experts, units, hidden))
-            self.down = self.params.get('down', shape=(experts, hidden, units))
-
-    def hybrid_forward(self, F, x, up, down):
-        rows = self.first(x)
-        spread = F.broadcast_axis(F.expand_dims(rows, axis=0), axis=0, size=self._experts)
-        outputs = F.batch_dot(F.relu(F.batch_dot(spread, up)), down)
-        gates = F.expand_dims(F.transpose(F.softmax(self.router(rows))), axis=2)
-        return F.mean((rows + F.sum(F.broadcast_mul(outputs, gates), axis=0)) ** 2, axis=1)
-
-
 def mixture(units=64, hidden=256, experts=4):
-    """A network with a mixture of experts, which have most of its weights."""
-    return initialised(_Experts(units, hidden, experts))
+    """Return a network with a mixture of experts, which have most of its weights, and gates for all of them."""
+    def call(F, x, first, router, up, down):
+        rows = first(x)
+        spread = F.broadcast_axis(F.expand_dims(rows, axis=0), axis=0, size=experts)
+        outputs = F.batch_dot(F.relu(F.batch_dot(spread, up)), down)
+        gates = F.expand_dims(F.transpose(F.softmax(router(rows))), axis=2)
+        return F.mean((rows + F.sum(F.broadcast_mul(outputs, gates), axis=0)) ** 2, axis=1)
+    return initialised(Net(
+        lambda: [nn.Dense(units, in_units=units), nn.Dense(experts, in_units=units)], call, 'experts_',
+        up={'shape': (experts, units, hidden)}, down={'shape': (experts, hidden, units)}))
 
 
 def cluster(hosts=4, ranks=1, rate=1e7, cost=None, **keys):

@@ -113,9 +113,9 @@ def run_alone(arguments, program=('-m', 'mxhybrid'), **options):
 @pytest.fixture
 def plan(folder, capsys):
     """Run the command, in this process or in one of its own; return its output, or its error where it fails."""
-    def run(words='', status=0, in_process=True, **given):
+    def run(words='', status=0, in_process=True, **options):
         # Other tests may run on this machine: the next command needs the times all the same.
-        arguments = [*arguments_of(words, **given), '--keep-busy-times']
+        arguments = [*arguments_of(words, **options), '--keep-busy-times']
         if in_process:
             returncode, (output, error) = main(arguments), capsys.readouterr()
         else:
@@ -296,7 +296,7 @@ def test_inputs_named_like_arguments_have_any_order(plan):
     assert 'does not take data of shapes' in refused
 
 
-@pytest.mark.parametrize('words, given, message', [
+@pytest.mark.parametrize('words, options, message', [
     ('', {'on': None}, '--cluster is missing'), ('', {'on': 'nowhere.json'}, 'cannot read nowhere.json'),
     ('', {'model': 'train.py'}, 'train.py:make_net'), ('', {'model': 'nothing'}, 'has no function nothing'),
     ('', {'model': 'nowhere.py:make_net'}, 'cannot read nowhere.py'), ('', {'model': 'no_net'}, 'return a HybridBlock'),
@@ -323,9 +323,9 @@ def test_inputs_named_like_arguments_have_any_order(plan):
     ('--taskgraph x.xyz', {}, 'x.xyz: give a name that ends in .svg'),
     ('--gantt x.xyz', {}, 'x.xyz: give a name that ends in .png')],
     ids=str)
-def test_says_what_is_wrong(folder, plan, words, given, message):
+def test_says_what_is_wrong(folder, plan, words, options, message):
     (folder / 'wrong.py').write_text('def make_net(:')
-    assert message in plan(words, status=1, **given)
+    assert message in plan(words, status=1, **options)
 
 
 def test_an_operator_that_cannot_be_timed_ends_no_search(plan, caplog):

@@ -90,7 +90,7 @@ def test_the_library_calls_its_own_functions():
 @pytest.mark.parametrize('operators, ranks, all_to_alls', [(60, 4, 15), (320, 16, 80)],
                          ids=['small', 'of the size of Inception-v3 on 16 ranks'])
 def test_proposals_of_large_steps_are_fresh_runs(operators, ranks, all_to_alls):
-    """Such steps have snapshots in the default distance; only the small one is compared with Python."""
+    """Steps of this size have snapshots in the default distance; the small one is compared with Python, too."""
     step = MadeUpStep(operators, ranks, all_to_alls=all_to_alls)
     simulation, blocks = Simulation(step.resources), {block.key: block for block in step.blocks()}
     simulation.run(blocks.values())

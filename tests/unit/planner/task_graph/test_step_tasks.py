@@ -53,28 +53,22 @@ class UnusedRedistribution:
         pass
 
 
-class JointAttention(nn.HybridBlock):
-    """Self-attention of (times, samples, features) whose projection has a weight that is made of three."""
-
-    def __init__(self, heads=4, features=2, width=6):
-        super().__init__(prefix='net_')
-        self._heads, self._width = heads, width
-        with self.name_scope():
-            for name in ('query', 'key', 'value'):
-                setattr(self, name, self.params.get(name + '_weight', shape=(heads * features, width)))
-            self.out = nn.Dense(width, in_units=heads * features, flatten=False)
-
-    def hybrid_forward(self, F, data, query, key, value):
-        weights = [F.reshape(weight, shape=(self._heads, -1, self._width)) for weight in (query, key, value)]
+def joint_attention(heads=4, features=2, width=6):
+    """Return self-attention of (times, samples, features) whose projection has a weight that is made of three."""
+    def call(F, data, out, **parts):
+        weights = [F.reshape(parts[name], shape=(heads, -1, width)) for name in names]
         joint = F.reshape(F.concat(*weights, dim=1), shape=(-3, 0))
-        apart = F.FullyConnected(data, joint, num_hidden=24, no_bias=True, flatten=False)
-        scores = F.softmax(F.contrib.interleaved_matmul_selfatt_qk(apart, heads=self._heads))
-        return self.out(F.contrib.interleaved_matmul_selfatt_valatt(apart, scores, heads=self._heads))
+        apart = F.FullyConnected(data, joint, num_hidden=3 * heads * features, no_bias=True, flatten=False)
+        scores = F.softmax(F.contrib.interleaved_matmul_selfatt_qk(apart, heads=heads))
+        return out(F.contrib.interleaved_matmul_selfatt_valatt(apart, scores, heads=heads))
+    names = 'query_weight', 'key_weight', 'value_weight'
+    return Net(lambda: [nn.Dense(width, in_units=heads * features, flatten=False)], call,
+               **{name: {'shape': (heads * features, width)} for name in names})
 
 
 NETWORKS = {
     'convolutions': lambda: make_planner(cluster(RANKS)),
-    'attention': lambda: make_planner(cluster(RANKS), initialised(JointAttention()), (5, 8, 6), batch_axis=1),
+    'attention': lambda: make_planner(cluster(RANKS), initialised(joint_attention()), (5, 8, 6), batch_axis=1),
     'tables': lambda: make_planner(cluster(2, RANKS // 2), recommender(), (BATCH, 20))}
 without_tables = pytest.mark.parametrize('name', ['convolutions', 'attention'])
 
