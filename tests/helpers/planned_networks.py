@@ -1,4 +1,4 @@
-"""Small networks and clusters to plan, operator times without a measurement, and a check of proposals."""
+"""Small networks and clusters to plan, and operator times without a measurement."""
 import numpy as np
 from lab.benchmark.transformers import Gpt
 from mxnet import gluon
@@ -8,8 +8,8 @@ from mxhybrid.parallel.sharding.box import size_of
 from mxhybrid.planner.cluster.cluster_spec import COST_KINDS, Cluster, Host, TransferCost
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.simulator.resource_groups import TokenBucket
-from mxhybrid.planner.simulator.simulation import Simulation
-from mxhybrid.planner.task_graph.step_tasks import StepTasks
+
+from .gluon_nets import Net, in_turn, initialised
 
 BATCH = 8
 #: Two hosts of two cores, which have four fifths of their speed while both are busy.
@@ -18,48 +18,24 @@ SLOWED = tuple(Host('host%d' % number, 2, 2.0, 0.0, 0.8, None, (1.0, 0.8)) for n
 
 def network():
     """Return a network of convolutions with statistics and a shortcut, then dense layers."""
+    def shortcut():
+        return Net(lambda: [nn.Conv2D(8, 3, padding=1, in_channels=8), nn.BatchNorm(), nn.Activation('relu')],
+                   prefix='shortcut0_')
 
-    class Shortcut(nn.HybridSequential):
-        def hybrid_forward(self, F, data):
-            for layer in self._children.values():
-                data = layer(data)
-            return data
-
-    class Net(nn.HybridSequential):
-        def hybrid_forward(self, F, data):
-            layers = list(self._children.values())
-            first = layers[0](data)
-            data = layers[1](first) + first
-            for layer in layers[2:]:
-                data = layer(data)
-            return data
-
-    net = Net(prefix='net_')
-    with net.name_scope():
-        inner = Shortcut()
-        with inner.name_scope():
-            inner.add(nn.Conv2D(8, 3, padding=1, in_channels=8), nn.BatchNorm(), nn.Activation('relu'))
-        net.add(nn.Conv2D(8, 3, padding=1, in_channels=3), inner, nn.MaxPool2D(2), nn.Flatten(),
-                nn.Dense(64, activation='relu'), nn.Dense(16))
-    net.initialize()
-    return net
+    def call(F, data, first, shortcut, *layers):
+        data = first(data)
+        return in_turn(F, shortcut(data) + data, *layers)
+    return initialised(Net(lambda: [nn.Conv2D(8, 3, padding=1, in_channels=3), shortcut(), nn.MaxPool2D(2),
+                                    nn.Flatten(), nn.Dense(64, activation='relu'), nn.Dense(16)], call))
 
 
 def recommender(users=5000, items=40):
     """Return a network with a large table and a small one; a sample names few rows."""
-
-    class Net(nn.HybridSequential):
-        def hybrid_forward(self, F, ids):
-            users, items, deep = self._children.values()
-            return deep(F.concat(users(ids.slice_axis(axis=1, begin=0, end=4)).flatten(),
-                                 items(ids.slice_axis(axis=1, begin=4, end=20)).flatten()))
-
-    net = Net(prefix='net_')
-    with net.name_scope():
-        net.add(nn.Embedding(users, 16, sparse_grad=True), nn.Embedding(items, 4, sparse_grad=True),
-                nn.Dense(8, in_units=128))
-    net.initialize()
-    return net
+    def call(F, ids, users, items, deep):
+        return deep(F.concat(users(ids.slice_axis(axis=1, begin=0, end=4)).flatten(),
+                             items(ids.slice_axis(axis=1, begin=4, end=20)).flatten()))
+    return initialised(Net(lambda: [nn.Embedding(users, 16, sparse_grad=True),
+                                    nn.Embedding(items, 4, sparse_grad=True), nn.Dense(8, in_units=128)], call))
 
 
 def transformer(units=16, heads=2, words=50, positions=20):
@@ -99,42 +75,25 @@ def transformer(units=16, heads=2, words=50, positions=20):
             hidden = F.SequenceMask(hidden, sequence_length=valid, use_sequence_length=True)
             return self.pooler(F.reshape(F.slice_axis(hidden, axis=0, begin=0, end=1), shape=(-3, 0)))
 
-    net = Block()
-    net.initialize()
-    return net
+    return initialised(Block())
 
 
 def gpt(layers=2, units=16, heads=2, words=40, times=8):
     """Return a language model of layers of attention, which returns the loss of each sample."""
-    net = Gpt(layers, units, heads, words, times)
-    net.initialize()
-    return net
-
-
-class _Experts(gluon.HybridBlock):
-    """A mixture of experts with gates for all of them."""
-
-    def __init__(self, units, hidden, experts):
-        super().__init__(prefix='experts_')
-        self._experts = experts
-        with self.name_scope():
-            self.first, self.router = nn.Dense(units, in_units=units), nn.Dense(experts, in_units=units)
-            self.up = self.params.get('up', shape=(experts, units, hidden))
-            self.down = self.params.get('down', shape=(experts, hidden, units))
-
-    def hybrid_forward(self, F, x, up, down):
-        rows = self.first(x)
-        spread = F.broadcast_axis(F.expand_dims(rows, axis=0), axis=0, size=self._experts)
-        outputs = F.batch_dot(F.relu(F.batch_dot(spread, up)), down)
-        gates = F.expand_dims(F.transpose(F.softmax(self.router(rows))), axis=2)
-        return F.mean((rows + F.sum(F.broadcast_mul(outputs, gates), axis=0)) ** 2, axis=1)
+    return initialised(Gpt(layers, units, heads, words, times))
 
 
 def mixture(units=64, hidden=256, experts=4):
-    """A network with a mixture of experts, which have most of its weights."""
-    net = _Experts(units, hidden, experts)
-    net.initialize()
-    return net
+    """Return a network with a mixture of experts, which have most of its weights, and gates for all of them."""
+    def call(F, x, first, router, up, down):
+        rows = first(x)
+        spread = F.broadcast_axis(F.expand_dims(rows, axis=0), axis=0, size=experts)
+        outputs = F.batch_dot(F.relu(F.batch_dot(spread, up)), down)
+        gates = F.expand_dims(F.transpose(F.softmax(router(rows))), axis=2)
+        return F.mean((rows + F.sum(F.broadcast_mul(outputs, gates), axis=0)) ** 2, axis=1)
+    return initialised(Net(
+        lambda: [nn.Dense(units, in_units=units), nn.Dense(experts, in_units=units)], call, 'experts_',
+        up={'shape': (experts, units, hidden)}, down={'shape': (experts, hidden, units)}))
 
 
 def cluster(hosts=4, ranks=1, rate=1e7, cost=None, **keys):
@@ -173,21 +132,3 @@ class Times:
 def make_planner(on=None, net=None, data=(BATCH, 3, 8, 8), **keys):
     """Return a planner, by default of the small network."""
     return Planner(net or network(), data, on or cluster(), Times(), **keys)
-
-
-def check_proposals(planner, problem, decisions, steps):
-    """Check that a proposal of each plan gives the blocks, the seconds and the memory of new step tasks."""
-    def parts_of(plan):
-        return problem.splits(plan), problem.tables(plan)
-
-    splits, tables = parts_of(decisions[0])
-    step_tasks = StepTasks(planner.model, splits, steps, tables)
-    simulation = Simulation(planner.model.machine.resources)
-    simulation.run(step_tasks.blocks.values())
-    for plan in decisions[1:]:
-        splits, tables = parts_of(plan)
-        seconds = simulation.propose(step_tasks.propose(splits, tables))
-        expected = StepTasks(planner.model, splits, steps, tables)
-        assert set(step_tasks.blocks) == set(expected.blocks)
-        assert seconds == Simulation(planner.model.machine.resources).run(expected.blocks.values())
-        np.testing.assert_array_equal(step_tasks.memory, expected.memory)

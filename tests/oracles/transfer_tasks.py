@@ -2,11 +2,11 @@
 import numpy as np
 
 from mxhybrid.parallel.sharding.box import overlap, size_of
+from mxhybrid.planner.simulator.task_block import TASK
 from mxhybrid.planner.task_graph.redistribution import Transfers
 from mxhybrid.planner.task_graph.task_builder import Endpoints, TaskBuilder
 
 from .redistribution import find_coverage, find_transfers, reversed_transfers
-from .task_table import concatenated_tasks
 
 
 class RedistributionBuilder(TaskBuilder):
@@ -35,26 +35,14 @@ class RedistributionBuilder(TaskBuilder):
 
     def redistribute(self, transfers, itemsize, senders, receivers, cost='redistribution', kind='redistribution',
                      high_priority=True, own_elements=None, before_s=None, after_s=None):
-        """Add the tasks of a redistribution: ranks send, the data moves, ranks receive.
+        """Add the tasks of a redistribution; return the tasks of senders, and those of receivers, by rank.
 
-        Parameters
-        ----------
-        senders, receivers : dict of int to int or None
-            By rank: the task that its first task comes after.
-        own_elements : dict of int to int, optional
-            By rank: the elements that a receiver takes from its own array.
-        before_s, after_s : array, optional
-            By rank: the seconds of a core for which senders compute first, and receivers last.
-
-        Returns
-        -------
-        dicts of int to int
-            By rank: the task of the sender, and of the receiver.
+        The arguments have by rank: the task, or None, that the first task of a sender or a receiver comes after; the
+        elements that a receiver takes from its own array; and the seconds of a core for which senders compute first,
+        and receivers last.
         """
-        machine = self.machine
-        transfer_cost = machine.cluster.costs[cost]
-        size_bytes = transfers.elements * itemsize
-        ranks = machine.ranks
+        machine, ranks = self.machine, self.machine.ranks
+        transfer_cost, size_bytes = machine.cluster.costs[cost], transfers.elements * itemsize
 
         def seconds(ranks_of_messages):
             return (transfer_cost.fixed_s / 2 + transfer_cost.per_item_s * np.bincount(ranks_of_messages, None, ranks)
@@ -119,9 +107,7 @@ class RedistributionBuilder(TaskBuilder):
 
 
 class PythonTransferTasks:
-    """A builder of the tasks of transfers, with the methods of
-    :class:`mxhybrid.planner.task_graph.transfer_tasks.TransferTasks`.
-    """
+    """A builder with the methods of :class:`mxhybrid.planner.task_graph.transfer_tasks.TransferTasks`."""
 
     def __init__(self, machine):
         self._machine = machine
@@ -163,7 +149,7 @@ class PythonTransferTasks:
     def load(self, contents):
         """Return the work of each resource, without high-priority tasks."""
         count = len(self._machine.resources)
-        tasks = concatenated_tasks(contents)
+        tasks = np.concatenate([np.empty(0, TASK), *(content.tasks for content in contents)])
         tasks = tasks[tasks['high_priority'] == 0]
         resources = np.stack([tasks['resource'], tasks['second']], axis=1) + 1
         return np.bincount(resources.reshape(-1), tasks['work'].repeat(2), count + 1)[1:]

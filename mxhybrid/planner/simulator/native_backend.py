@@ -21,7 +21,7 @@ _TABLE_ARRAYS = 'tasks', 'successors', 'outer_successors', 'bases', 'sizes', 'ke
 
 
 class SimulatorBackend(NamedTuple):
-    """The implementation of a simulation's table and event loop; tests have another one in Python."""
+    """The implementation of a simulation's table and event loop, from one compiled library."""
 
     #: Called with blocks and with expected blocks; returns a :class:`~.task_table.TaskTable`.
     table: Callable[..., TaskTable]

@@ -11,37 +11,28 @@ from . import BODIES
 TABLE = 'embedding0_weight'
 
 
-def trained(tmp_path):
+def test_rows_travel_as_the_plan_says(tmp_path):
     result = run_job(BODIES / 'planned_tables.py', workers=2, servers=2, args=[str(tmp_path)], timeout=200,
                      env={'MXHYBRID_LOG_LEVEL': 'INFO'}).ok()
     assert sorted(result.results) == [0, 1]
-    for rank in range(2):
-        outcomes = result.results[rank]['outcomes']
-        assert max(one['worst'] for one in outcomes.values()) < 1e-10
-        assert outcomes['servers']['route'] == 'server gradients' and outcomes['servers']['partitions'] == 3
-        assert outcomes['allreduce']['route'] == 'row allreduce'
-    return result
-
-
-def test_rows_travel_as_the_plan_says(tmp_path):
-    result = trained(tmp_path)
-    worker_0, worker_1 = (result.results[rank] for rank in range(2))
-    assert worker_0['outcomes'] == worker_1['outcomes']
-    outcomes = worker_0['outcomes']
-    assert '%s: rows by servers, 3 partitions' % TABLE in outcomes['servers']['layout_table']
-    assert '%s: rows by allreduce' % TABLE in outcomes['allreduce']['layout_table']
-    # A table that is left out is named, and goes as without a plan.
-    assert '%s: the plan does not name this table' % TABLE in outcomes['left out']['layout_table']
-    assert (outcomes['left out']['route'], outcomes['left out']['partitions']) == ('server gradients', 2)
-    # The user's setting takes precedence.
-    assert (outcomes['overruled']['route'], outcomes['overruled']['partitions']) == ('server gradients', 1)
-    assert 'by allreduce, but the setting routes says servers, which has precedence' in result.output
-    assert outcomes['overruled in part']['partitions'] == 4
-    assert 'into 3 partitions, but the setting partitions says 4, which has precedence' in result.output
-    for error, message in zip(worker_0['errors'], ['dense0_weight is not a table of the network: give parameters with '
-                                                   'row_sparse gradients, of which it has ' + TABLE,
-                                                   'partitions=0: give a whole number of at least 1']):
-        assert message in error
+    outcomes = result.results[0]['outcomes']
+    assert result.results[1]['outcomes'] == outcomes
+    assert max(outcome['worst'] for outcome in outcomes.values()) < 1e-10
+    assert {name: outcome['route'] for name, outcome in outcomes.items()} == {
+        **dict.fromkeys(outcomes, 'server gradients'), 'allreduce': 'row allreduce'}
+    # A table that is left out is named, and goes as without a plan.  The user's setting takes precedence.
+    for name, count in (('servers', 3), ('left out', 2), ('overruled', 1), ('overruled in part', 4)):
+        assert outcomes[name]['partitions'] == count, name
+    for name, words in (('servers', 'rows by servers, 3 partitions'), ('allreduce', 'rows by allreduce'),
+                        ('left out', 'the plan does not name this table')):
+        assert '%s: %s' % (TABLE, words) in outcomes[name]['layout_table']
+    for words in ('by allreduce, but the setting routes says servers, which has precedence',
+                  'into 3 partitions, but the setting partitions says 4, which has precedence'):
+        assert words in result.output
+    not_a_table, no_partitions = result.results[0]['errors']
+    assert ('dense0_weight is not a table of the network: give parameters with row_sparse gradients, of which it has '
+            + TABLE) in not_a_table
+    assert 'partitions=0: give a whole number of at least 1' in no_partitions
 
 
 def test_a_plan_that_is_searched_for(tmp_path):

@@ -1,5 +1,6 @@
 """The planner: which times a search asks for, and which arguments it refuses."""
 import dataclasses
+import re
 
 import mxnet as mx
 import numpy as np
@@ -13,7 +14,6 @@ from mxhybrid.parallel.plans.pipeline_plan import pipeline
 from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.planner import predictor
 from mxhybrid.planner.planner import Planner, search
-from mxhybrid.planner.profiling.core_benchmark import KernelTimes
 from mxhybrid.planner.profiling.operator_profiler import OperatorProfiler
 from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.profiling.timer import PassSeconds
@@ -21,7 +21,11 @@ from mxhybrid.planner.reports import prediction_table as prediction_table_module
 from mxhybrid.planner.reports.prediction_table import plan_report, prediction_summary, prediction_table
 from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.prediction import Prediction
+from tests.helpers.gluon_nets import Net, initialised
 from tests.helpers.planned_networks import BATCH, Times, cluster, gpt, make_planner, mixture, network, transformer
+
+#: The shapes of the inputs of a language model.
+WORDS = [(8, 8)] * 2
 
 
 class Counted(Times):
@@ -64,7 +68,7 @@ def test_the_next_search_measures_nothing():
 
 
 def test_a_report_shows_the_stages_of_a_pipeline():
-    planner, plan = make_planner(cluster(2), gpt(), [(8, 8)] * 2), pipeline(2, 4)
+    planner, plan = make_planner(cluster(2), gpt(), WORDS), pipeline(2, 4)
     report = plan_report(planner.network_of(plan), planner.cluster, plan, planner.splits(plan), planner.predict(plan),
                          planner.stages(plan))
     assert 'pipeline of 2 stages, 4 micro-batches, 1f1b' in report
@@ -82,9 +86,8 @@ def test_a_report_shows_the_stages_of_a_pipeline():
     ({'start': 5}, 'start=5: give a plan'), ({'seconds': None}, 'never ends'),
     ({'start': data_parallel().with_recompute('*')}, "recompute=['*']: the planner predicts neither")], ids=str)
 def test_searches_are_refused_that_cannot_be(wrong, words):
-    with pytest.raises(InputError) as raised:
-        make_planner(cluster(2)).search(**dict({'seconds': 0.1}, **wrong))
-    assert words in str(raised.value)
+    with pytest.raises(InputError, match=re.escape(words)):
+        make_planner(cluster(2)).search(**{'seconds': 0.1, **wrong})
 
 
 def test_numbers_of_numpy_are_numbers():
@@ -117,18 +120,12 @@ def test_no_plan_exceeds_a_ranks_memory():
 
 def test_the_layer_with_most_summed_weights_is_split():
     """Name the layer of a large matrix, in whose bucket the vectors of a normalization are summed."""
-    net = nn.HybridSequential(prefix='net_')
-    with net.name_scope():
-        net.add(nn.BatchNorm(in_channels=3), nn.Dense(4, in_units=3 * 64), nn.Dense(5, in_units=4))
-    net.initialize()
-    planner = Planner(net, (BATCH, 3, 8, 8), cluster(2, rate=1e6), Times())
+    on = cluster(2, rate=1e6)
+    planner = make_planner(on, initialised(Net(
+        lambda: [nn.BatchNorm(in_channels=3), nn.Dense(4, in_units=3 * 64), nn.Dense(5, in_units=4)])))
     layers = planner.predict(data_parallel()).layers_to_split()
     assert layers == {'net_batchnorm0_gamma to net_dense1_bias': 'dense0_fwd'}
-    net = nn.HybridSequential(prefix='net_')
-    with net.name_scope():
-        net.add(nn.BatchNorm(in_channels=3))
-    net.initialize()
-    planner = Planner(net, (BATCH, 3, 8, 8), cluster(2, rate=1e6), Times())
+    planner = make_planner(on, initialised(Net(lambda: [nn.BatchNorm(in_channels=3)])))
     prediction = planner.predict(data_parallel())
     assert prediction.layers_to_split() == {}
     words = prediction_summary(planner.graph, planner.cluster, planner.splits(data_parallel()), prediction)
@@ -139,16 +136,6 @@ def test_a_network_without_parameters_is_planned():
     net = nn.HybridLambda(lambda F, data: F.tanh(data))
     assert 'formula' not in make_planner(cluster(2), net).starts()
     assert make_planner(cluster(2), net).search(None, 10).prediction.seconds > 0
-
-
-def test_a_reference_beside_profiles_gives_the_speed():
-    class Referred(Times):
-        def kernel_times(self):
-            return KernelTimes(2.0, 2.0, 2.0)
-
-    there = dataclasses.replace(cluster(2), reference=(1.0, 1.0, 1.0))
-    for on, speed in ((there, 2.0), (cluster(2), 1.0)):
-        assert Planner(network(), (BATCH, 3, 8, 8), on, Referred()).model.machine.speed.tolist() == [speed] * 2
 
 
 def test_a_block_of_bert_is_planned_completely(tmp_path, caplog):
@@ -163,47 +150,48 @@ def test_draws_after_a_search_do_not_depend_on_measurements(tmp_path):
     drawn = []
     for _ in range(2):  # the first times all, the second nothing
         mx.random.seed(5)
-        net = nn.HybridSequential()
-        net.add(nn.Dense(4, in_units=3), nn.Dropout(0.5))
-        net.initialize(mx.init.One())
+        net = initialised(Net(lambda: [nn.Dense(4, in_units=3), nn.Dropout(0.5)]))
         search(net, (BATCH, 3), cluster(2), None, 5, profiles=tmp_path / 'profiles.json')
         drawn.append(mx.nd.random.uniform(shape=(3,)).asnumpy())
     np.testing.assert_array_equal(*drawn)
 
 
+def followed(planner, splits):
+    """Return the splits of all operators, given those of the operators that a search decides about."""
+    return planner._space.complete({number: splits[number] for number in planner._space.deciding})
+
+
 @pytest.mark.parametrize('layers', [2, 12])
 def test_repeated_layers_of_attention_keep_their_ranks(layers):
-    gpt_planner = Planner(gpt(layers), [(8, 8), (8, 8)], cluster(4, rate=1e5), Times())
+    planner = make_planner(cluster(4, rate=1e5), gpt(layers), WORDS)
     # Embedding and head alone, and each of the six dense layers of a block in all blocks.
-    assert [len(group) for group in gpt_planner._space.groups] == [1] + [layers] * 6 + [1]
+    assert [len(group) for group in planner._space.groups] == [1] + [layers] * 6 + [1]
     # Heads are split off and joined by reshapes and transposes: nothing leaves the rank that computes all.
-    splits = gpt_planner.splits(gpt_planner.starts()['one worker'])
-    decided = {number: splits[number] for number in gpt_planner._space.deciding}
-    assert gpt_planner._space.complete(decided) == splits and {split.ranks for split in splits.values()} == {(0,)}
-    splits = gpt_planner.splits(data_parallel())
-    assert gpt_planner._space.complete({number: splits[number] for number in gpt_planner._space.deciding}) == splits
-    best = gpt_planner.search(seconds=None, proposals=200, seed=1)
+    alone = planner.splits(planner.starts()['one worker'])
+    assert {split.ranks for split in alone.values()} == {(0,)}
+    for splits in (alone, planner.splits(data_parallel())):
+        assert followed(planner, splits) == splits
+    best = planner.search(seconds=None, proposals=200, seed=1)
     # The link is slow: no plan that sums gradients is as fast as one worker alone.
     assert best.prediction.seconds < 0.2 * best.plain.seconds
 
 
 def test_searches_begin_with_tensor_parallelism_of_heads():
-    starts = Planner(gpt(heads=2), [(8, 8), (8, 8)], cluster(4), Times()).starts()
+    starts = make_planner(cluster(4), gpt(heads=2), WORDS).starts()
     assert [name for name in starts if name.startswith('megatron')] == ['megatron of model 2 x batch 2']
-    net = nn.Dense(8, in_units=8)
-    net.initialize()
-    assert not any(name.startswith('megatron') for name in Planner(net, (8, 8), cluster(4), Times()).starts())
+    dense = make_planner(cluster(4), initialised(nn.Dense(8, in_units=8)), (8, 8))
+    assert not any(name.startswith('megatron') for name in dense.starts())
 
 
 def test_experts_are_divided_where_that_is_faster():
-    planner = Planner(mixture(), (16, 64), cluster(4, rate=1e8), Times())
+    planner = make_planner(cluster(4, rate=1e8), mixture(), (16, 64))
     labels = {planner.graph.label(operator): operator.number for operator in planner.graph.computing}
     with_experts = ('broadcast_axis0', 'batch_dot0', 'relu0', 'batch_dot1', 'broadcast_mul0')
     splits = planner.splits(planner.starts()['megatron of model 4'])
     # Operators that follow are split as the plan splits them.
-    followed = planner._space.complete({number: splits[number] for number in planner._space.deciding})
+    all_splits = followed(planner, splits)
     for label in with_experts + ('sum0',):
-        assert followed[labels[label]] == splits[labels[label]], label
+        assert all_splits[labels[label]] == splits[labels[label]], label
     best = planner.search(seconds=None, proposals=300, seed=2)
     assert all(best.plan.splits[label].degrees == (4, 1, 1) for label in with_experts[1:])
     assert best.plan.splits['sum0'].partials == 4
@@ -212,10 +200,10 @@ def test_experts_are_divided_where_that_is_faster():
 
 
 def test_one_host_is_a_start_of_searches():
-    made = Planner(gpt(), [(8, 8), (8, 8)], cluster(2, 2, rate=1e5), Times())
-    splits = made.splits(made.starts()['one host'])
+    planner = make_planner(cluster(2, 2, rate=1e5), gpt(), WORDS)
+    splits = planner.splits(planner.starts()['one host'])
     assert {split.ranks for split in splits.values()} == {(0, 1)}
-    assert 'one host' not in Planner(gpt(), [(8, 8), (8, 8)], cluster(4, 1), Times()).starts()
+    assert 'one host' not in make_planner(cluster(4, 1), gpt(), WORDS).starts()
 
 
 def test_bad_clusters_and_counts_are_refused():
@@ -228,22 +216,19 @@ def test_bad_clusters_and_counts_are_refused():
 
 
 def test_like_operators_are_predicted_once_and_equally():
-    net = nn.HybridSequential(prefix='net_')
-    with net.name_scope():
-        net.add(*[nn.Dense(16, in_units=16) for _ in range(4)])
-    net.initialize()
-    net_planner = Planner(net, (BATCH, 16), cluster(4, rate=1e6), Times())
+    net = initialised(Net(lambda: [nn.Dense(16, in_units=16) for _ in range(4)]))
+    planner = make_planner(cluster(4, rate=1e6), net, (BATCH, 16))
     asked, seconds = {}, {}
-    keys = ProfileKeys(net_planner.graph, collectives())
+    keys = ProfileKeys(planner.graph, collectives())
     for name, alike in (('each', lambda operator: operator.number), ('alike', keys.operator_key)):
         asked[name] = []
 
         def shard_time(operator, output_shard, part, name=name):
             asked[name].append((operator.number, output_shard))
-            return Times().shard_seconds(net_planner.graph, operator, output_shard)
-        times = net_planner._times(net_planner.graph, False)._replace(shard_time=shard_time, alike=alike)
-        model = OperatorTasks(net_planner.model.dataflow, net_planner.model.machine, times)
-        seconds[name] = [Prediction(model, net_planner.splits(plan)).seconds for plan in net_planner.starts().values()]
+            return Times().shard_seconds(planner.graph, operator, output_shard)
+        times = planner._times(planner.graph, False)._replace(shard_time=shard_time, alike=alike)
+        model = OperatorTasks(planner.model.dataflow, planner.model.machine, times)
+        seconds[name] = [Prediction(model, planner.splits(plan)).seconds for plan in planner.starts().values()]
     assert seconds['alike'] == seconds['each']
     # Through the first layer no gradient goes back.
     assert len({one for one, _ in asked['each']}) == 4 and len({one for one, _ in asked['alike']}) == 2
@@ -257,82 +242,64 @@ def test_a_plan_is_compared_with_the_network_without_one():
     result = planner.search(seconds=None, proposals=50, seed=1)
     assert result.plain.seconds == plain.seconds
     assert result.name == 'data parallel' or result.prediction.seconds < plain.seconds
-    on = cluster(4, rate=1e5)
-    net = nn.HybridSequential(prefix='net_')
-    with net.name_scope():
-        net.add(nn.Dense(64, in_units=32), nn.Dense(8, in_units=64))
-    net.initialize()
-    result = Planner(net, (BATCH, 32), on, Times()).search(seconds=None, proposals=50, seed=1)
+    net = initialised(Net(lambda: [nn.Dense(64, in_units=32), nn.Dense(8, in_units=64)]))
+    result = make_planner(cluster(4, rate=1e5), net, (BATCH, 32)).search(seconds=None, proposals=50, seed=1)
     assert result.plain is result.others.get('data parallel', result.prediction)
 
 
-class Reversed(mx.gluon.HybridBlock):
-    """A dense layer after a computation that mixes all samples of a batch."""
-
-    def __init__(self):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.dense = nn.Dense(640, in_units=64)
-
-    def hybrid_forward(self, F, data):
-        return self.dense(F.reverse(data, axis=0))
+def reversed_net(change=lambda F, data: F.reverse(data, axis=0)):
+    """Return a network of a dense layer after a change that mixes all samples of a batch."""
+    return initialised(Net(lambda: [nn.Dense(640, in_units=64)], lambda F, data, dense: dense(change(F, data))))
 
 
 def test_a_network_without_plan_is_not_split():
     """Each worker computes for its own samples only, where data parallelism computes for the joint batch."""
     on = cluster(4, rate=1e9)
-    net_planner = make_planner(on, gpt(), [(8, 8), (8, 8)])
-    assert net_planner.plain().seconds == pytest.approx(net_planner.predict(data_parallel()).seconds, rel=1e-6)
-    net = Reversed()
-    net.initialize()
-    net_planner = make_planner(on, net, (BATCH, 64))
-    plain, parallel = net_planner.plain(), net_planner.predict(data_parallel())
+    planner = make_planner(on, gpt(), WORDS)
+    assert planner.plain().seconds == pytest.approx(planner.predict(data_parallel()).seconds, rel=1e-6)
+    planner = make_planner(on, reversed_net(), (BATCH, 64))
+    plain, parallel = planner.plain(), planner.predict(data_parallel())
     dense_s = 1e-6 * 3 * BATCH * 640
     assert plain.seconds_of()['dense0_fwd'][0] == pytest.approx(dense_s / 4)
     assert parallel.seconds_of()['dense0_fwd'][0] == pytest.approx(dense_s)
     assert plain.seconds < parallel.seconds - dense_s / 2
-    best = net_planner.search(seconds=None, proposals=0)
+    best = planner.search(seconds=None, proposals=0)
     assert best.plain.seconds == plain.seconds
 
 
 def test_a_network_may_state_the_joint_batch():
-    class Fixed(Reversed):
-        def hybrid_forward(self, F, data):
-            return self.dense(F.reshape(F.reverse(data, axis=0), shape=(BATCH, 64)))
-    net = Fixed()
-    net.initialize()
-    made = make_planner(cluster(4, rate=1e9), net, (BATCH, 64))
-    assert made.plain().seconds == made.predict(data_parallel()).seconds
+    net = reversed_net(lambda F, data: F.reshape(F.reverse(data, axis=0), shape=(BATCH, 64)))
+    planner = make_planner(cluster(4, rate=1e9), net, (BATCH, 64))
+    assert planner.plain().seconds == planner.predict(data_parallel()).seconds
 
 
 def test_joint_batch_operators_are_reported_with_cost(monkeypatch):
-    net = Reversed()
-    net.initialize()
-    net_planner = make_planner(cluster(4), net, (BATCH, 64))
-    splits, prediction = net_planner.splits(data_parallel()), net_planner.predict(data_parallel())
-    report = plan_report(net_planner.network, net_planner.cluster, data_parallel(), splits, prediction).split('\n')
+    planner, plan = make_planner(cluster(4), reversed_net(), (BATCH, 64)), data_parallel()
+
+    def report_lines():
+        return plan_report(planner.network, planner.cluster, plan, planner.splits(plan),
+                           planner.predict(plan)).split('\n')
     assert any(line.startswith('dense0_fwd: 15.4 ms a step whole on every worker, 4 times the work of a shard each')
-               for line in report)
+               for line in report_lines())
     monkeypatch.setattr(prediction_table_module, '_SHOWN', 1)
-    report = plan_report(net_planner.network, net_planner.cluster, data_parallel(), splits, prediction).split('\n')
-    assert '1 other operators: 0.000512 ms a step for the joint batch' in report
+    assert '1 other operators: 0.000512 ms a step for the joint batch' in report_lines()
 
 
 @pytest.mark.parametrize('scale', [(1.5, 0.5), (2.0, 1.0)])
 def test_computation_takes_the_time_of_whole_programs(scale):
     """Redistributions, sums and updates take as long as before."""
-    net_planner = make_planner()
+    planner = make_planner()
     plan = parallel.grid(domain=(2,), batch=2)
-    before = net_planner.predict(plan)
-    seconds = net_planner.model.rank_seconds(net_planner.splits(plan))
+    before = planner.predict(plan)
+    seconds = planner.model.rank_seconds(planner.splits(plan))
     rank = int(seconds.sum(axis=0).argmax())
     timed = []
 
     def program_seconds(parts, rank, shares, frozen, blocked):
         timed.append((rank, blocked))
         return PassSeconds(*(seconds[:, rank] * scale))
-    net_planner._profiles.program_seconds = program_seconds
-    scaled = net_planner.predict(plan)
+    planner._profiles.program_seconds = program_seconds
+    scaled = planner.predict(plan)
     assert timed and timed[0][0] == rank
 
     def seconds_of(prediction, kinds):
@@ -346,10 +313,10 @@ def test_computation_takes_the_time_of_whole_programs(scale):
 
 @pytest.mark.parametrize('limit', ['_MOST_PROGRAM_S', '_MOST_PROGRAM_BYTES', '_MOST_SHARDS'])
 def test_large_programs_are_not_timed_as_a_whole(limit, monkeypatch):
-    net_planner, calls = make_planner(), []
-    monkeypatch.setattr(net_planner._profiles, 'program_seconds', lambda *_, **__: calls.append(1), raising=False)
-    net_planner.predict(data_parallel())
+    planner, calls = make_planner(), []
+    monkeypatch.setattr(planner._profiles, 'program_seconds', lambda *_, **__: calls.append(1), raising=False)
+    planner.predict(data_parallel())
     assert calls == [1]
     monkeypatch.setattr(predictor, limit, 0)
-    net_planner.predict(data_parallel())
+    planner.predict(data_parallel())
     assert calls == [1]

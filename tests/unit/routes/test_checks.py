@@ -8,12 +8,7 @@ from mxhybrid.base.errors import HybridError, InputError
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.routes import checks
 
-
-def problem(function, *args):
-    """The message of the InputError that the call raises."""
-    with pytest.raises(InputError) as caught:
-        function(*args)
-    return str(caught.value)
+from ...helpers.keyed_values import problem
 
 
 def test_input_errors_are_value_errors_of_the_project():
@@ -34,14 +29,16 @@ def test_matching_arrays_pass():
         checks.server_dtype('init', 'w', dtype)
 
 
-def test_a_wrong_shape_is_refused_with_both():
-    text = problem(checks.shapes, 'push', 'w', [mx.nd.zeros((2, 3)), mx.nd.zeros((3, 2))], (2, 3))
-    assert text.startswith('push: w has shape (2, 3)') and '(3, 2)' in text
-
-
-def test_a_wrong_dtype_is_refused_with_the_cast():
-    text = problem(checks.dtypes, 'push', 'w', [mx.nd.zeros(2, dtype='float64')], 'float32')
-    assert text.startswith('push: w has dtype float32') and 'float64' in text and ".astype('float32')" in text
+@pytest.mark.parametrize('check, values, limits, words', [
+    (checks.shapes, [mx.nd.zeros((2, 3)), mx.nd.zeros((3, 2))], [(2, 3)], ['push: w has shape (2, 3)', '(3, 2)']),
+    (checks.dtypes, [mx.nd.zeros(2, dtype='float64')], ['float32'],
+     ['push: w has dtype float32', 'float64', ".astype('float32')"]),
+    (checks.stypes, [mx.nd.zeros(2)], [('row_sparse',), "use tostype('row_sparse')"],
+     ['push: w takes values of storage type row_sparse, not default', "use tostype('row_sparse')"])],
+    ids=['shape', 'dtype', 'storage type'])
+def test_other_arrays_are_refused_with_the_remedy(check, values, limits, words):
+    text = problem(check, 'push', 'w', values, *limits)
+    assert text.startswith(words[0]) and all(word in text for word in words[1:])
 
 
 @pytest.mark.parametrize('ids, said', [
@@ -53,12 +50,6 @@ def test_initial_values_need_one_for_each_row(ids, said):
     assert text.startswith('init: ') and 'words' in text and said in text
     checks.initial_rows('init', 'words', make_row_sparse(np.array([4, 1]), np.ones((2, 3), 'f4'), (5, 3)))
     checks.initial_rows('init', 'words', mx.nd.sparse.zeros('row_sparse', (5, 3)))
-
-
-def test_a_wrong_storage_type_is_refused_with_advice():
-    text = problem(checks.stypes, 'push', 'w', [mx.nd.zeros(2)], ('row_sparse',), "use tostype('row_sparse')")
-    assert text.startswith('push: w takes values of storage type row_sparse, not default')
-    assert text.endswith("use tostype('row_sparse')")
 
 
 @pytest.mark.parametrize('dtype', ['int8', 'uint8', 'int32', 'int64'])

@@ -4,31 +4,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mxhybrid.base.settings import Settings
 from mxhybrid.routes.chooser import MEASURED_STEPS, Chooser
-from mxhybrid.routes.route import Route, RouteContext
+from mxhybrid.routes.route import Route
 
-
-class Alone:
-    """The collective of a single worker."""
-
-    rank, size = 0, 1
-
-    def allgather(self, values, name, dtype=None):
-        """Nobody else has values."""
-        return [values]
+from .alone import context
 
 
 def route(key, rows):
     """A table on the servers, as far as the chooser looks at it before it decides."""
     like = SimpleNamespace(shape=(rows, 16), dtype=np.dtype('float32'))
-    return Route(key, str(key), like, RouteContext(Alone(), object(), Settings(), 'unit'))
+    return Route(key, str(key), like, context())
 
 
 @pytest.fixture
 def push():
     """A function that pushes to a route, and says whether the chooser has another decision to wait for."""
-    chooser = Chooser(RouteContext(Alone(), object(), Settings(), 'unit'), ['a'], [[0]], {})
+    chooser = Chooser(context(), ['a'], [[0]], {})
 
     def one(to):
         waits = chooser.waits(to.key)
@@ -63,7 +54,7 @@ def test_a_table_whose_pushes_stop_is_not_awaited(push):
 def test_keys_that_look_alike_are_told_apart():
     keys = [(3, '3'), ('3', '3'), (0, 'net_weight'), (1, 'net_weight'), ('0.net_weight', '0.net_weight'),
             ('any', 'any')]
-    context = RouteContext(SimpleNamespace(), SimpleNamespace(), Settings(), 'hybrid0')
-    tags = [context.tag(key, name) for key, name in keys]
+    shared = context(prefix='hybrid0')
+    tags = [shared.tag(key, name) for key, name in keys]
     assert len({*tags, 'hybrid0.any'}) == len(keys) + 1  # which Distributed uses for itself
     assert tags[3] == 'hybrid0.1.net_weight'

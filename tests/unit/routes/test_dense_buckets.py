@@ -12,9 +12,9 @@ from mxhybrid.lane import gradient_bucket
 from mxhybrid.lane.allreduce import AllreduceBuffer
 from mxhybrid.routes.dense_allreduce import DenseAllreduce
 from mxhybrid.routes.dense_buckets import DenseBuckets
-from mxhybrid.routes.route import RouteContext
 
 from ..lane.hosts import hosts
+from .alone import context
 
 pytestmark = pytest.mark.both_pythons
 
@@ -49,39 +49,40 @@ def collective():
         mx.nd.waitall()
 
 
-def outputs(kind):
-    """Return the outputs of each weight."""
-    if kind == 'several':
-        return [[mx.nd.zeros(shape), mx.nd.zeros(shape)] for shape in SHAPES]
-    if kind == 'float64':
-        return [[mx.nd.zeros(shape, dtype='float64')] for shape in SHAPES]
-    if kind == 'none of one':
-        return [[], *([mx.nd.zeros(shape)] for shape in SHAPES[1:])]
-    if kind == 'views':  # of one array
-        sizes = [int(np.prod(shape)) for shape in SHAPES]
-        whole, ends = mx.nd.zeros(sum(sizes)), np.cumsum(sizes)
-        return [[whole[int(end - size):int(end)].reshape(shape)] for shape, end, size in zip(SHAPES, ends, sizes)]
-    return [[mx.nd.zeros(shape)] for shape in SHAPES]
+def zeros(count=1, dtype='float32'):
+    return [[mx.nd.zeros(shape, dtype=dtype) for _ in range(count)] for shape in SHAPES]
+
+
+def views():
+    """Return a view of one array for each weight."""
+    sizes = [int(np.prod(shape)) for shape in SHAPES]
+    whole, ends = mx.nd.zeros(sum(sizes)), np.cumsum(sizes)
+    return [[whole[int(end - size):int(end)].reshape(shape)] for shape, end, size in zip(SHAPES, ends, sizes)]
+
+
+#: Functions that return the outputs of each weight.
+OUTPUTS = {
+    'one': zeros, 'several': lambda: zeros(2), 'float64': lambda: zeros(dtype='float64'),
+    'none of one': lambda: [[], *zeros()[1:]], 'views': views}
 
 
 def routes_of(collective, shapes, settings=None):
     """Return routes whose weights have the number of the route as their elements."""
     routes = []
     for key, shape in enumerate(shapes):
-        route = DenseAllreduce(key, 'w%d' % key, mx.nd.zeros(shape),
-                               RouteContext(collective, SimpleNamespace(), settings or Settings(), 'unit'))
+        route = DenseAllreduce(key, 'w%d' % key, mx.nd.zeros(shape), context(collective, settings))
         route.init(mx.nd.full(shape, key), [], 0)
         routes.append(route)
     return routes
 
 
-@pytest.mark.parametrize('kind', ['one', 'several', 'float64', 'none of one', 'views'])
+@pytest.mark.parametrize('kind', OUTPUTS)
 def test_all_outputs_get_the_updated_values(collective, kind):
     routes = routes_of(collective, SHAPES)
     updater = mx.optimizer.get_updater(mx.optimizer.SGD(learning_rate=1.0, momentum=0.5))
     reference = mx.optimizer.get_updater(mx.optimizer.SGD(learning_rate=1.0, momentum=0.5))
     expected = [mx.nd.full(shape, key) for key, shape in enumerate(SHAPES)]
-    buckets, outs = DenseBuckets(collective, 'unit'), outputs(kind)
+    buckets, outs = DenseBuckets(collective, 'unit'), OUTPUTS[kind]()
     gradients = [mx.nd.zeros(shape) for shape in SHAPES]
     work = [(route, [gradient], targets) for route, gradient, targets in zip(routes, gradients, outs)]
     for step in range(4):
@@ -139,9 +140,9 @@ def test_outputs_whose_layout_an_evaluation_has_changed(collective, monkeypatch,
     assert names == 2 * [b'mxhybrid_update']  # MXNet makes the first update, and with it the state
 
 
-@pytest.mark.parametrize('kind', ['one', 'several', 'float64', 'none of one', 'views'])
+@pytest.mark.parametrize('kind', OUTPUTS)
 def test_updates_write_first_outputs_that_are_separate(collective, kind):
-    weights, outs = [mx.nd.zeros(shape) for shape in SHAPES], outputs(kind)
+    weights, outs = [mx.nd.zeros(shape) for shape in SHAPES], OUTPUTS[kind]()
     copies = [targets[0] if targets else None for targets in outs]
     states = [None, None] * len(SHAPES)
     update = gradient_bucket.DenseUpdate

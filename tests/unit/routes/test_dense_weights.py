@@ -1,33 +1,18 @@
-"""Dense weights in a job of one worker: the sums of each of their routes, and the state that the next route takes over.
-"""
-from types import SimpleNamespace
-
+"""Dense weights of a single worker: the sums of each of their routes, and the state that the next route takes over."""
 import mxnet as mx
 import numpy as np
 import pytest
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.base.settings import Settings
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.routes.costs import Choice
 from mxhybrid.routes.dense_allreduce import DenseAllreduce
-from mxhybrid.routes.route import RouteContext
 from mxhybrid.routes.row_allreduce import RowAllreduce
+
+from .alone import context
 
 SHAPE = (6, 2)
 IDS = np.array([1, 4])
-
-
-class Alone:
-    """The collective of a single worker: sums and broadcasts return their input."""
-
-    rank, size = 0, 1
-
-    def allreduce_(self, array, name, priority=0, quantized=False):
-        """Nobody adds to it."""
-
-    def broadcast_(self, array, name, priority=0):
-        """Nobody needs it."""
 
 
 def dense(value):
@@ -45,7 +30,7 @@ def read(route, updater=None):
 @pytest.fixture
 def route():
     """A key that was initialised with ones."""
-    made = DenseAllreduce('w', 'w', dense(0), RouteContext(Alone(), SimpleNamespace(), Settings(), 'unit'))
+    made = DenseAllreduce('w', 'w', dense(0), context())
     made.init(dense(1), [], 0)
     return made
 

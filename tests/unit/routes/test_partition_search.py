@@ -23,6 +23,8 @@ from mxhybrid.routes.partition_search import (
     fit,
 )
 
+from .alone import Alone
+
 positive = st.floats(0.001, 10)
 curves = st.builds(Fit, positive, st.one_of(st.just(0.0), positive), st.one_of(st.just(0.0), st.floats(0.0001, 1)))
 starts = st.sampled_from([1, 2, 3, 4, 7, 8, 16])
@@ -33,7 +35,7 @@ def no_cost(old, new, known):
     return 0.0
 
 
-def play(tuning, step, move=lambda table, old, new: 0.0):
+def play(tuning, step, move=no_cost):
     """Play a job: ``step(counts)`` gives the seconds of a step, ``move`` those of a move. Returns the moves made."""
     counts = {table.name: table.count for table in tuning.candidates}
     moves = []
@@ -50,6 +52,12 @@ def play(tuning, step, move=lambda table, old, new: 0.0):
         assert len(moves) < 1000, 'the search does not end'
         seconds = step(counts)
         tuning.observe(took, WARM_STEPS * seconds, seconds)
+
+
+def one_table(start, seconds, cost=no_cost, steps=0, highest=64):
+    """Return a table with up to `highest` partitions, and the tuning of this table alone."""
+    table = Candidate('table', start, 1, highest, cost)
+    return table, Tuning([table], seconds, steps)
 
 
 # ------------------------------------------------------------------------------------------ fit
@@ -100,8 +108,7 @@ def test_noisy_curves_are_found_within_tolerance(constant, shared, each, start, 
     """Noise of 1 %: the count found costs at most 12 % more than the best of all; P* within a factor of 3."""
     noise = random.Random(seed)
     curve = Fit(constant, shared, each)
-    table = Candidate('table', start, 1, 256, no_cost)
-    tuning = Tuning([table], curve.seconds(start))
+    table, tuning = one_table(start, curve.seconds(start), highest=256)
     tuning.budget.total = math.inf
     play(tuning, lambda counts: curve.seconds(counts['table']) * (1 + noise.uniform(-0.01, 0.01)))
     best = min(max(curve.best, 1), 256)
@@ -200,8 +207,7 @@ def test_the_budget_is_never_exceeded(tables, dearer, spread, seed):
 
 
 def test_a_costly_move_is_omitted_with_a_reason():
-    table = Candidate('table', 2, 1, 64, lambda old, new, known: 100.0)
-    tuning = Tuning([table], 0.1)
+    table, tuning = one_table(2, 0.1, lambda old, new, known: 100.0)
     assert play(tuning, lambda counts: 0.1) == []
     assert not table.finished and table.count == 2
     assert table.reason.startswith('trying 4 partitions could cost') and '2.5 s of 2.5 s are left' in table.reason
@@ -225,32 +231,29 @@ def test_a_table_returns_to_its_best_count():
 
 def test_a_disappointing_optimum_is_left_again():
     times = {1: 101.0, 2: 52.0, 4: 29.0, 8: 20.5, 16: 22.25, 32: 35.0}
-    table = Candidate('table', 1, 1, 64, no_cost)
-    tuning = Tuning([table], 101.0)
+    table, tuning = one_table(1, 101.0)
     assert play(tuning, lambda counts: times.get(counts['table'], 19.0))[-2:] == [('table', 16), ('table', 10)]
     assert table.search.samples[10] == 19.0
-    table = Candidate('table', 1, 1, 64, no_cost)
-    tuning = Tuning([table], 101.0)
+    table, tuning = one_table(1, 101.0)
     moves = play(tuning, lambda counts: times.get(counts['table'], 25.0))
     assert moves[-2] == ('table', 10) and moves[-1] == ('table', 8) == ('table', table.count)
 
 
 def test_a_dear_optimum_is_omitted_with_a_reason():
     times = {1: 101.0, 2: 52.0, 4: 29.0, 8: 20.5, 16: 22.25}
-    table = Candidate('table', 1, 1, 64, lambda old, new, known: 2000 if new == 10 else 1)
-    assert play(Tuning([table], 101.0), lambda counts: times[counts['table']])[-1] == ('table', 8)
+    table, tuning = one_table(1, 101.0, lambda old, new, known: 2000 if new == 10 else 1)
+    assert play(tuning, lambda counts: times[counts['table']])[-1] == ('table', 8)
     assert table.finished and 'trying 10, the optimum of the fit, could cost 3e+03 s' in table.reason
 
 
 def test_nothing_is_tried_after_the_horizon():
-    table = Candidate('table', 2, 1, 64, no_cost)
-    assert play(Tuning([table], 1.0, HORIZON_STEPS), lambda counts: 1.0) == []
+    table, tuning = one_table(2, 1.0, steps=HORIZON_STEPS)
+    assert play(tuning, lambda counts: 1.0) == []
     assert 'steps are over' in table.reason
 
 
 def test_a_pause_among_warm_steps_is_tolerated():
-    table = Candidate('table', 1, 1, 64, no_cost)
-    tuning = Tuning([table], 1.0)
+    table, tuning = one_table(1, 1.0)
     assert tuning.next() == (table, 2)
     tuning.observe(0.0, WARM_STEPS * 0.8 + 1000, 0.8)
     assert tuning.budget.lost == WARM_STEPS * (WORST_RATIO - 1)
@@ -258,8 +261,7 @@ def test_a_pause_among_warm_steps_is_tolerated():
 
 
 def test_slow_moves_count_more_from_then_on():
-    table = Candidate('table', 1, 1, 64, lambda old, new, known: 0.5)
-    tuning = Tuning([table], 1.0)
+    table, tuning = one_table(1, 1.0, lambda old, new, known: 0.5)
     assert tuning.next() == (table, 2)
     tuning.observe(10.0, WARM_STEPS * 0.5, 0.5)
     assert tuning.next() is None and table.count == 2
@@ -270,41 +272,20 @@ def test_no_tables():
     assert Tuning([], 1.0).next() is None
 
 
-class Alone:
-    """The collective of a single worker."""
-
-    rank, size = 0, 1
-
-    def allgather_json(self, value, name):
-        """Nobody else has a value."""
-        return [value]
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """The time in seconds, as a list of one."""
-    time = [0.0]
-    monkeypatch.setattr(tuner.time, 'perf_counter', lambda: time[0])
-    return time
-
-
-def push(search, clock, *times):
-    """Push two keys at each of the times."""
-    for clock[0] in times:
-        search.before_push('a')
-        search.before_push('b')
-
-
-def test_a_step_lasts_between_pushes_of_a_key(clock):
+@pytest.mark.parametrize('waits, seconds', [(range(0), [2, 97, 1, 1]), (range(4, 100), [2, 1, 1])],
+                         ids=['never', 'after the second step'])
+def test_steps_in_which_the_search_waited_are_omitted(monkeypatch, waits, seconds):
+    """A step lasts from a push of a key to the next one."""
+    clock = [0.0]
+    monkeypatch.setattr(tuner.time, 'perf_counter', lambda: clock[0])
     search = tuner.Tuner(Settings(partitions=(('*', 'auto'),)), Alone(), 2, {}, 'unit')
-    push(search, clock, 1, 3, 6)
-    assert search._seconds == [2, 3]
 
-
-def test_steps_in_which_the_search_waited_are_omitted(clock):
-    search = tuner.Tuner(Settings(partitions=(('*', 'auto'),)), Alone(), 2, {}, 'unit')
-    push(search, clock, 1, 3)
-    for clock[0] in range(4, 100):
+    def push(*times):
+        for clock[0] in times:
+            search.before_push('a')
+            search.before_push('b')
+    push(1, 3)
+    for clock[0] in waits:
         search.pause()
-    push(search, clock, 100, 101, 102)
-    assert search._seconds == [2, 1, 1]
+    push(100, 101, 102)
+    assert search._seconds == seconds

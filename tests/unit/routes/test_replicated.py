@@ -12,9 +12,16 @@ from mxhybrid.routes.chooser import bytes_needed
 from mxhybrid.routes.replica import Replica
 from mxhybrid.routes.row_sums import MAX_ELEMENTS, RowSum
 
-from .test_dense_weights import Alone
+from .alone import Alone
 
 ROWS, WIDTH = 9, 3
+
+
+def replica_of(values):
+    """Return a replica with these rows."""
+    replica = Replica('t', ROWS, WIDTH, 'float32', Alone())
+    replica.assign(values.__getitem__)
+    return replica
 
 
 def rows(count, seed=0):
@@ -48,8 +55,7 @@ def test_a_sum_knows_the_last_pushs_rows_alone(pushes, dtype):
 
 
 def test_without_an_optimizer_a_push_replaces_the_table():
-    replica = Replica('t', ROWS, WIDTH, 'float32', Alone())
-    replica.assign(lambda ids: rows(ROWS)[ids])
+    replica = replica_of(rows(ROWS))
     np.testing.assert_array_equal(everything(replica), rows(ROWS))
     replica.push(np.array([2, 5]), rows(2, 1))
     wanted = np.zeros((ROWS, WIDTH), 'float32')
@@ -63,31 +69,27 @@ def test_without_an_optimizer_a_push_replaces_the_table():
 def test_updates_states_and_restarts_equal_mxnet(name, arguments):
     optimizer = mx.optimizer.create(name, learning_rate=0.1, **arguments)
     updater = mx.optimizer.get_updater(mx.optimizer.create(name, learning_rate=0.1, **arguments))
-    replica = Replica('t', ROWS, WIDTH, 'float32', Alone())
-    replica.assign(lambda ids: rows(ROWS)[ids])
+    replica = replica_of(rows(ROWS))
     weight = make_row_sparse(np.arange(ROWS), rows(ROWS), (ROWS, WIDTH))
 
-    def step(target, count, seed):
-        ids = np.array([seed % 3, 4, 5 + seed % 4])
+    def step(target, count):
+        ids = np.array([count % 3, 4, 5 + count % 4])
         target.set_optimizer(optimizer, 0.1, optimizer.wd, count)
-        target.push(ids, rows(3, seed))
-        gradient = make_row_sparse(ids, rows(3, seed), (ROWS, WIDTH))
-        updater(0, gradient, weight)
+        target.push(ids, rows(3, count))
+        updater(0, make_row_sparse(ids, rows(3, count), (ROWS, WIDTH)), weight)
+        np.testing.assert_allclose(everything(target), weight.asnumpy(), rtol=1e-6, atol=1e-7)
 
     for count in range(4):
-        step(replica, count, count)
-        np.testing.assert_allclose(everything(replica), weight.asnumpy(), rtol=1e-6, atol=1e-7)
+        step(replica, count)
     # Weights and state moved to another route, which continues in the same way.
-    other = Replica('u', ROWS, WIDTH, 'float32', Alone())
-    other.assign(lambda ids: everything(replica)[ids])
+    other = replica_of(everything(replica))
     other.set_optimizer(optimizer, 0.1, optimizer.wd, 4)
     for slot, width in enumerate(state_widths(optimizer, 0, (ROWS, WIDTH), 'float32')):
         state = replica.read_rows(slot, width, 0, ROWS)
         assert state.shape == (ROWS, width)
         other.assign(state.__getitem__, slot)
     for count in range(4, 7):
-        step(other, count, count)
-        np.testing.assert_allclose(everything(other), weight.asnumpy(), rtol=1e-6, atol=1e-7)
+        step(other, count)
     assert other.has_optimizer
     other.forget_optimizer()
     assert not other.has_optimizer
@@ -99,7 +101,7 @@ def test_another_optimizer_starts_afresh():
     replica.push(np.array([1]), rows(1))
     assert replica.read_rows(0, WIDTH, 0, ROWS).any()
     replica.set_optimizer(mx.optimizer.create('adam'), 0.1, 0.0, 1)
-    assert not replica.read_rows(0, WIDTH, 0, ROWS).any() and not replica.read_rows(1, WIDTH, 0, ROWS).any()
+    assert not any(replica.read_rows(slot, WIDTH, 0, ROWS).any() for slot in range(2))
 
 
 def test_memory_counts_buffer_weights_and_state():

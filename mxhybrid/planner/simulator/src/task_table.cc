@@ -1,5 +1,4 @@
-// Replaces blocks of tasks in the arrays of a TaskTable. tests/oracles/task_table.py does the same in Python, and
-// writes the same arrays, to the last bit.
+// Replaces blocks of tasks in the arrays of a TaskTable.
 
 #include <algorithm>
 #include <new>

@@ -1,9 +1,7 @@
 """A network with a table, trained by plans that choose the route of its rows, compared with one process; args: a
-folder, and the transport that sums dense weights by the first plan, 'auto' for a plan that is searched for on the
-folder's cluster, 'store first' for a store that is made before, or nothing.
+folder, and 'auto' for a plan that is searched for on the folder's cluster.
 
-Reports for each plan the worst error, the route and the partitions; errors of bad plans, and the transport that sums
-dense weights.
+Reports for each plan the worst error, the route and the partitions; and errors of bad plans.
 """
 import json
 import os
@@ -28,8 +26,6 @@ PLANS = {
     'overruled': ({TABLE: {'route': 'allreduce'}}, {'routes': 'servers', 'partitions': '*other*=5,*embed*=1'}),
     'overruled in part': ({TABLE: {'route': 'servers', 'partitions': 3}}, {'partitions': '*embed*=4'}),
 }
-
-
 #: MXNet cannot run an Embedding of float64 by itself, as the planner does to time it.
 DTYPE = 'float32' if sys.argv[2:] == ['auto'] else 'float64'
 
@@ -70,13 +66,7 @@ def split(path, tables):
     return mxhybrid.parallelize(build(), path, (BATCH, LENGTH), dtype=DTYPE)
 
 
-def trained(path, tables, settings, expected):
-    net = split(path, tables)
-    net.save_plan(path)
-    return trained_by(path, settings, expected)
-
-
-def trained_by(plan, settings, expected, **options):
+def trained(plan, settings, expected, **options):
     net = mxhybrid.parallelize(build(), plan, (BATCH, LENGTH), dtype=DTYPE, **options)
     trainer = train(net, mxhybrid.create(**settings) if settings else 'hybrid', net.samples)
     route = next(one for one in trainer._kvstore.backend.routes.values() if one.name.endswith(TABLE))
@@ -89,15 +79,18 @@ def main():
     path = os.path.join(sys.argv[1], '%d.json' % os.getpid())
     alone = build()
     train(alone, None, slice(None))
-    if 'auto' in sys.argv[2:]:
-        outcomes = trained_by('auto', {}, values(alone), cluster=os.path.join(sys.argv[1], 'cluster.json'),
-                              search_seconds=1)
-        report(current().rank, outcomes={'auto': outcomes})
+    if sys.argv[2:] == ['auto']:
+        outcome = trained('auto', {}, values(alone), cluster=os.path.join(sys.argv[1], 'cluster.json'),
+                          search_seconds=1)
+        report(current().rank, outcomes={'auto': outcome})
         return
-    outcomes = {name: trained(path, tables, settings, values(alone))
-                for name, (tables, settings) in PLANS.items()}
+    outcomes = {}
+    for name, (tables, settings) in PLANS.items():
+        split(path, tables).save_plan(path)
+        outcomes[name] = trained(path, settings, values(alone))
     errors = [error_of(split, path, tables) for tables in ({'dense0_weight': {'route': 'servers'}},
                                                            {TABLE: {'route': 'servers', 'partitions': 0}})]
     report(current().rank, outcomes=outcomes, errors=errors)
+
 
 main()

@@ -3,20 +3,21 @@ import dataclasses
 import itertools
 import math
 
-import mxnet as mx
 import pytest
 from hypothesis import given, settings, strategies as st
 from mxnet import gluon
 
 from mxhybrid import InputError
 from mxhybrid.parallel.ops.dimension_names import Dimensions
-from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.planner.analytic import communication_cost as costs
 from mxhybrid.planner.analytic.communication_cost import PAPER_NETWORK, AlphaBeta, ProcessGrid
 from mxhybrid.planner.analytic.cost_table import cost_rows, cost_table, draw_costs, layer_cost_table
 from mxhybrid.planner.analytic.layer_sizes import ALEXNET, LayerSizes, convolution_sizes, dense_sizes, layer_sizes
 from mxhybrid.planner.cluster.cluster_spec import COST_KINDS, Cluster, Host, TransferCost
 from mxhybrid.planner.simulator.resource_groups import TokenBucket
+from tests.helpers.gluon_nets import Net
+
+from .test_layer_sizes import graph_of
 
 #: A message takes 1 s and a word 1 ms.
 PLAIN = AlphaBeta(1.0, 4000.0)
@@ -120,9 +121,7 @@ def test_domain_goes_beyond_what_batches_have():
 
 def test_a_plan_to_start_from():
     """The dense layers of MXNet's AlexNet are split as the formulas say, the other layers by samples."""
-    net = gluon.model_zoo.vision.alexnet(classes=1000)
-    net.initialize()
-    graph = Graph(net(mx.sym.var('data')), {'data': (64, 3, 224, 224)}, {'data': 'float32'}, {net.prefix: ''})
+    graph = graph_of(gluon.model_zoo.vision.alexnet(classes=1000), (64, 3, 224, 224))
     layers, dimensions = layer_sizes(graph, 64), Dimensions(graph, {'data': 0})
     plan = costs.AnalyticPlan(ProcessGrid(4, 2), ('domain',) + ('batch',) * 4 + ('model',) * 3, (), ())
     settled = costs.split_plan(layers, plan).resolve(graph, dimensions, 8)
@@ -134,8 +133,8 @@ def test_a_plan_to_start_from():
 
 
 def test_calls_of_a_layer_have_choices_of_their_own():
-    data, dense = mx.sym.var('data'), gluon.nn.Dense(8, flatten=False, in_units=8, prefix='net_dense0_')
-    graph = Graph(dense(mx.sym.tanh(dense(data))), {'data': (16, 8)}, {'data': 'float32'}, {'net_': ''})
+    graph = graph_of(Net(lambda: [gluon.nn.Dense(8, flatten=False, in_units=8)],
+                         lambda F, data, dense: dense(F.tanh(dense(data)))), (16, 8))
     layers = layer_sizes(graph, 16)
     assert [layer.name for layer in layers] == ['dense0_fwd', 'dense0_fwd#2']
     plan = costs.AnalyticPlan(ProcessGrid(4, 2), ('batch', 'model'), (), ())
@@ -204,19 +203,12 @@ def test_a_cluster_as_one_network():
 @pytest.mark.parametrize('change, message', [
     ({'layers': []}, 'layers is empty'), ({'batch': 0}, 'batch=0'), ({'batch': 2.5}, 'batch=2.5'),
     ({'network': AlphaBeta(-1.0, 1.0)}, 'alpha=-1.0'), ({'network': AlphaBeta(0.0, 0.0)}, '0.0 bytes'),
-    ({'network': AlphaBeta(math.nan, 1.0)}, 'alpha=nan')])
+    ({'network': AlphaBeta(math.nan, 1.0)}, 'alpha=nan'),
+    ({'ranks': 0}, 'ranks='), ({'ranks': -1}, 'ranks='), ({'ranks': True}, 'ranks=')])
 @pytest.mark.parametrize('search', [costs.best_grid, costs.best_choices, costs.pure_batch])
 def test_values_that_are_no_numbers_are_refused(change, message, search):
-    values = dict({'layers': ALEXNET, 'batch': 64, 'ranks': 4, 'network': PAPER_NETWORK}, **change)
     with pytest.raises(InputError, match=message):
-        search(**values)
-
-
-@pytest.mark.parametrize('ranks', [0, -1, True])
-@pytest.mark.parametrize('search', [costs.best_grid, costs.best_choices, costs.pure_batch])
-def test_ranks_that_are_none(ranks, search):
-    with pytest.raises(InputError, match='ranks='):
-        search(ALEXNET, 64, ranks, PAPER_NETWORK)
+        search(**{'layers': ALEXNET, 'batch': 64, 'ranks': 4, 'network': PAPER_NETWORK, **change})
 
 
 def test_cost_against_ranks():

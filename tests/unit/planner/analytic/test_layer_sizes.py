@@ -1,17 +1,17 @@
 """The sizes of layers that the analytic formulas use."""
 import mxnet as mx
 import pytest
-from mxnet import gluon
+from mxnet.gluon import nn
 
 from mxhybrid import InputError
 from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.planner.analytic.layer_sizes import ALEXNET, LayerSizes, convolution_sizes, dense_sizes, layer_sizes
+from tests.helpers.gluon_nets import Net, initialised
 
 
 def graph_of(net, shape):
     """The graph of a network that takes one input."""
-    net.initialize()
-    return Graph(net(mx.sym.var('data')), {'data': shape}, {'data': 'float32'}, {net.prefix: ''})
+    return Graph(initialised(net)(mx.sym.var('data')), {'data': shape}, {'data': 'float32'}, {net.prefix: ''})
 
 
 def test_alexnet_from_a_list():
@@ -23,9 +23,8 @@ def test_alexnet_from_a_list():
 
 
 def test_costs_of_a_network_as_by_hand():
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Conv2D(8, 5, strides=2, padding=2, in_channels=3), gluon.nn.BatchNorm(in_channels=8),
-            gluon.nn.MaxPool2D(2), gluon.nn.Conv2D(4, 1, in_channels=8), gluon.nn.Dense(10, in_units=4 * 8 * 8))
+    net = Net(lambda: [nn.Conv2D(8, 5, strides=2, padding=2, in_channels=3), nn.BatchNorm(in_channels=8),
+                       nn.MaxPool2D(2), nn.Conv2D(4, 1, in_channels=8), nn.Dense(10, in_units=4 * 8 * 8)])
     conv, one_by_one, dense, others = layer_sizes(graph_of(net, (6, 3, 32, 32)), 6)
     assert conv == convolution_sizes(conv.name, (3, 32, 32), 8, 5, stride=2, pad=2, first=True)
     assert one_by_one == convolution_sizes(one_by_one.name, (8, 8, 8), 4, 1) and one_by_one.halo == 0
@@ -34,8 +33,8 @@ def test_costs_of_a_network_as_by_hand():
 
 
 def test_more_dimensions_and_dilation():
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Conv1D(4, 3, dilation=4, padding=4, in_channels=2), gluon.nn.Dense(6, flatten=False, in_units=10))
+    net = Net(lambda: [nn.Conv1D(4, 3, dilation=4, padding=4, in_channels=2),
+                       nn.Dense(6, flatten=False, in_units=10)])
     conv, dense = layer_sizes(graph_of(net, (5, 2, 10)), 5)
     assert (conv.halo, conv.cut, conv.rows_in, conv.inputs, conv.outputs) == (4, 'width', 10, 20, 40)
     assert (dense.inputs, dense.outputs, dense.channels, dense.weights) == (40, 24, 6, 66)
@@ -50,20 +49,16 @@ def test_shared_weights_are_summed_once():
 
 
 def test_frozen_weights_are_not_summed():
-    net = gluon.nn.HybridSequential(prefix='net_')
-    with net.name_scope():
-        net.add(gluon.nn.Dense(6, in_units=4), gluon.nn.LayerNorm(in_channels=6), gluon.nn.Dense(5, in_units=6))
-    graph = graph_of(net, (2, 4))
-    first, second = layer_sizes(graph, 2, {'net_dense0_weight', 'net_dense0_bias', 'net_layernorm0_gamma',
-                                        'net_layernorm0_beta'})
+    net = Net(lambda: [nn.Dense(6, in_units=4), nn.LayerNorm(in_channels=6), nn.Dense(5, in_units=6)])
+    first, second = layer_sizes(graph_of(net, (2, 4)), 2, {
+        'net_dense0_weight', 'net_dense0_bias', 'net_layernorm0_gamma', 'net_layernorm0_beta'})
     assert (first.weights, first.first) == (0, True) and second == dense_sizes(second.name, 6, 5, first=True)
     with pytest.raises(InputError, match='no trained parameters'):
-        layer_sizes(graph_of(gluon.nn.LayerNorm(in_channels=4, prefix='norm_'), (2, 4)), 2, {'norm_gamma', 'norm_beta'})
+        layer_sizes(graph_of(nn.LayerNorm(in_channels=4, prefix='norm_'), (2, 4)), 2, {'norm_gamma', 'norm_beta'})
 
 
 def test_large_parameters_of_no_layer_are_named():
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Embedding(100, 8), gluon.nn.LayerNorm(in_channels=8), gluon.nn.Dense(5, in_units=24))
+    net = Net(lambda: [nn.Embedding(100, 8), nn.LayerNorm(in_channels=8), nn.Dense(5, in_units=24)])
     dense, embedding, others = layer_sizes(graph_of(net, (2, 3)), 2)
     assert not dense.first and (embedding.kind, embedding.weights) == ('other', 800)
     assert embedding.name.endswith('_weight') and (others.name, others.weights) == ('2 others', 16)
@@ -73,6 +68,6 @@ def test_layers_without_sizes_are_refused():
     with pytest.raises(InputError, match='no trained parameters'):
         layer_sizes(Graph(mx.sym.relu(mx.sym.var('data')), {'data': (2, 3)}, {'data': 'float32'}), 2)
     with pytest.raises(InputError, match='batch=0'):
-        layer_sizes(graph_of(gluon.nn.Dense(2, in_units=3), (2, 3)), 0)
+        layer_sizes(graph_of(nn.Dense(2, in_units=3), (2, 3)), 0)
     with pytest.raises(InputError, match='conv: the layer has no output'):
         convolution_sizes('conv', (3, 4, 4), 8, 7)

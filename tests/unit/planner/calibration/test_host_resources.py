@@ -7,8 +7,6 @@ from mxhybrid.planner.calibration.host_resources import core_share, local_resour
 
 pytestmark = pytest.mark.both_pythons
 
-pytestmark = pytest.mark.both_pythons
-
 
 def machine(root, groups, files):
     """Folders that look like /proc and /sys: /proc/self/cgroup, and files of groups."""
@@ -55,62 +53,60 @@ def rank(boot='one', cpus=(0, 1), limit=None, memory=1000, hidden=False):
     return {'boot': boot, 'cpus': list(cpus), 'quota': limit, 'memory': memory, 'hidden': hidden}
 
 
-def hosts_of(places, names, measurements, shares=None):
-    return host_resources.hosts_of(places, names, measurements, shares or [1.0] * len(measurements))
+def hosts_of(places, measurements, shares=None):
+    """Return the hosts of ranks, given a letter for the place of each rank."""
+    names = ['host' + place for place in places]
+    return host_resources.hosts_of(list(places), names, measurements, shares or [1.0] * len(measurements))
 
 
 def test_hosts_of_their_own():
-    first, second = hosts_of(['a', 'a', 'b'], ['hosta', 'hosta', 'hostb'],
-                             [rank(), rank(), rank('two', range(8), memory=4000)])
+    first, second = hosts_of('aab', [rank(), rank(), rank('two', range(8), memory=4000)])
     assert (first.name, first.ranks, first.cores, first.memory_bytes) == ('hosta', 2, 2, 1000)
     assert (second.name, second.ranks, second.cores, second.memory_bytes) == ('hostb', 1, 8, 4000)
 
 
 def test_ranks_with_processors_of_their_own():
-    host, = hosts_of(['a', 'a'], ['h', 'h'], [rank(cpus=[0]), rank(cpus=[1, 2])])
+    host, = hosts_of('aa', [rank(cpus=[0]), rank(cpus=[1, 2])])
     assert host.cores == 3
 
 
 def test_hosts_of_one_machine_share_its_processors():
-    hosts = hosts_of(['a', 'b', 'c', 'd'], list('abcd'), [rank(cpus=[0]), rank(cpus=[0]), rank(), rank(cpus=[2])])
+    hosts = hosts_of('abcd', [rank(cpus=[0]), rank(cpus=[0]), rank(), rank(cpus=[2])])
     assert [host.cores for host in hosts] == pytest.approx([1 / 3, 1 / 3, 1 / 3 + 1, 1])
     assert [host.memory_bytes for host in hosts] == [250] * 4
 
 
 def test_hosts_of_one_machine_with_quotas_of_their_own():
     """Emulated hosts are set up like this: a fifth of the machine is reserved."""
-    hosts = hosts_of(list('abcd'), list('abcd'), [rank(cpus=[at // 2], limit=['cpu:/h%d' % at, 0.4, 0.001])
-                                                  for at in range(4)])
+    hosts = hosts_of('abcd', [rank(cpus=[at // 2], limit=['cpu:/h%d' % at, 0.4, 0.001]) for at in range(4)])
     assert [(host.cores, host.burst_s) for host in hosts] == [(pytest.approx(0.4), 0.001)] * 4
 
 
 def test_hosts_in_one_container_share_its_quota():
-    hosts = hosts_of(list('ab'), list('ab'), [rank(cpus=range(16), limit=['cpu:/', 3.0, 0.3])] * 2)
+    hosts = hosts_of('ab', [rank(cpus=range(16), limit=['cpu:/', 3.0, 0.3])] * 2)
     assert [(host.cores, host.burst_s) for host in hosts] == [(1.5, pytest.approx(0.15))] * 2
 
 
 def test_a_quota_above_the_processors_says_nothing():
-    host, = hosts_of(['a'], ['a'], [rank(cpus=[0], limit=['cpu:/', 3.0, 0.3])])
+    host, = hosts_of('a', [rank(cpus=[0], limit=['cpu:/', 3.0, 0.3])])
     assert (host.cores, host.burst_s) == (1, 0)
 
 
-def test_groups_that_cannot_be_seen(tmp_path):
+@pytest.mark.parametrize('groups, file, hidden', [
+    (V1, 'cpu,cpuacct/jobs/one/tasks', True), (V1, 'cpu,cpuacct/jobs/one/cgroup.procs', False),
+    ('0::/\n', 'cgroup.procs', False)], ids=['version 1, hidden', 'version 1', 'version 2'])
+def test_groups_that_cannot_be_seen(tmp_path, groups, file, hidden):
     """A namespace of the network has a /sys of its own."""
-    for name, groups, file, hidden in (('one', V1, 'cpu,cpuacct/jobs/one/tasks', True),
-                                       ('two', V1, 'cpu,cpuacct/jobs/one/cgroup.procs', False),
-                                       ('three', '0::/\n', 'cgroup.procs', False)):
-        root = machine(tmp_path / name, groups, {'sys/fs/cgroup/' + file: ''})
-        assert local_resources(root)['hidden'] is hidden
+    root = machine(tmp_path, groups, {'sys/fs/cgroup/' + file: ''})
+    assert local_resources(root)['hidden'] is hidden
 
 
 def test_an_invisible_quota_is_found_by_ranks():
-    four = [rank(cpus=[at // 2], hidden=True) for at in range(4)]
-    hosts = hosts_of(list('abcd'), list('abcd'), four, [0.4, 0.41, 0.48, 0.1])
+    hosts = hosts_of('abcd', [rank(cpus=[at // 2], hidden=True) for at in range(4)], [0.4, 0.41, 0.48, 0.1])
     assert [(host.cores, host.burst_s) for host in hosts] == [(0.4, 0), (0.41, 0), (0.5, 0), (0.1, 0)]
-    seen = rank(cpus=[0], limit=['cpu:/', 0.5, 0.01])
-    host, = hosts_of(['a'], ['a'], [seen], [0.3])  # something else runs
+    host, = hosts_of('a', [rank(cpus=[0], limit=['cpu:/', 0.5, 0.01])], [0.3])  # something else runs
     assert (host.cores, host.burst_s) == (0.5, 0.01)
-    host, = hosts_of(['a', 'a'], ['a', 'a'], [rank(hidden=True)] * 2, [0.3, 0.4])
+    host, = hosts_of('aa', [rank(hidden=True)] * 2, [0.3, 0.4])
     assert host.cores == pytest.approx(0.7)
 
 
@@ -120,4 +116,4 @@ def test_the_share_of_a_core_that_a_thread_gets():
 
 def test_ranks_have_to_be_numbered_host_by_host():
     with pytest.raises(InputError, match='workers 0, 2 are on host hosta'):
-        hosts_of(['a', 'b', 'a'], ['hosta', 'hostb', 'hosta'], [rank()] * 3)
+        hosts_of('aba', [rank()] * 3)

@@ -12,28 +12,29 @@ from mxhybrid.planner.profiling.core_benchmark import KernelTimes
 from mxhybrid.planner.simulator.resource_groups import ResourceGroup, TokenBucket
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.task_graph.task_builder import Endpoints
-from tests.helpers.planned_networks import BATCH, SLOWED, Times, cluster, network
+from tests.helpers.planned_networks import BATCH, SLOWED, Times, cluster, make_planner, network
 from tests.oracles.transfer_tasks import RedistributionBuilder
 
 
+def machine_of(*hosts):
+    return Machine(dataclasses.replace(cluster(), hosts=hosts))
+
+
 def test_a_quota_of_whole_cores_is_not_shared():
-    hosts = (Host('a', 2, 2.5, burst_s=0.1), Host('b', 2, 0.5, burst_s=0.1))
-    machine = Machine(dataclasses.replace(cluster(), hosts=hosts))
+    machine = machine_of(Host('a', 2, 2.5, burst_s=0.1), Host('b', 2, 0.5, burst_s=0.1))
     assert [machine.resources[machine.core[rank]] for rank in (0, 1, 2)] == [
         TokenBucket(1.0), TokenBucket(1.0), TokenBucket(0.5, 1.0, 0.1)]
     assert Simulation(machine.resources)
 
 
 def test_cores_of_a_host_slow_each_other_down():
-    machine = Machine(dataclasses.replace(cluster(), hosts=SLOWED + (Host('c', 2, 2.0, 0.0, 0.5), Host('d', 1, 1.0))))
+    machine = machine_of(*SLOWED, Host('c', 2, 2.0, 0.0, 0.5), Host('d', 1, 1.0))
     assert machine.groups == [ResourceGroup((0, 1), (1.0, 0.8)), ResourceGroup((2, 3), (1.0, 0.8))]
     assert machine.speed.tolist() == [1.0] * 4 + [0.5] * 2 + [1.0]
     assert machine.shared.tolist() == [0.8] * 4 + [1.0] * 3
     # Cores by quota with a burst have their slowest speed all the time.
-    quota = dataclasses.replace(SLOWED[0], cores=2.0, ranks=4, burst_s=0.1)
-    assert Machine(dataclasses.replace(cluster(), hosts=(quota,))).groups  # a quota of whole cores
-    quota = dataclasses.replace(SLOWED[0], cores=0.5, burst_s=0.1)
-    machine = Machine(dataclasses.replace(cluster(), hosts=(quota,)))
+    assert machine_of(dataclasses.replace(SLOWED[0], cores=2.0, ranks=4, burst_s=0.1)).groups  # of whole cores
+    machine = machine_of(dataclasses.replace(SLOWED[0], cores=0.5, burst_s=0.1))
     assert machine.groups == [] and machine.speed.tolist() == [0.8, 0.8]
 
 
@@ -50,7 +51,7 @@ def test_memory_has_speeds_of_its_own():
 
 
 def test_arithmetic_bounds_operators_that_compute():
-    planner = Planner(network(), (BATCH, 3, 8, 8), with_memory_speeds(1.0, 0.5), Times())
+    planner = make_planner(with_memory_speeds(1.0, 0.5))
     splits = planner.splits(data_parallel())
 
     def share_of(op, model):
@@ -61,13 +62,12 @@ def test_arithmetic_bounds_operators_that_compute():
     convolution, pooling = share_of('Convolution', planner.model), share_of('Pooling', planner.model)
     assert 1 >= convolution > 2 * pooling >= 0
     # The seconds of a step are between those with the speeds of arithmetic and of memory for all work.
-    steps = [Planner(network(), (BATCH, 3, 8, 8), with_memory_speeds(*speeds), Times()).predict(data_parallel()).seconds
-             for speeds in ((), (1.0, 0.5))]
+    steps = [make_planner(with_memory_speeds(*speeds)).predict(data_parallel()).seconds for speeds in ((), (1.0, 0.5))]
     assert steps[0] < steps[1]
 
 
 def test_a_core_idles_with_all_its_ranks():
-    machine = Machine(dataclasses.replace(cluster(), hosts=(Host('a', 3, 3.0), Host('b', 2, 2.0), Host('c', 2, 1.0))))
+    machine = machine_of(Host('a', 3, 3.0), Host('b', 2, 2.0), Host('c', 2, 1.0))
 
     def hosts_with_an_idle_core(*idle):
         return {int(machine.host[rank]) for rank in range(7) if machine.has_idle_core(rank, idle)}
@@ -96,7 +96,7 @@ def test_speeds_are_relative_to_the_timing_core():
 
 
 def test_costs_assume_busy_cores_operator_times_one():
-    machine = Machine(dataclasses.replace(cluster(), hosts=SLOWED))
+    machine = machine_of(*SLOWED)
     tasks = RedistributionBuilder(machine)
     ends = Endpoints.by_rank({0: tasks.compute('forward', 0, 1.0), 1: tasks.spend('step', 1, 1.0)})
     records, seconds = tasks.subgraph(ends, ends).content.tasks, {}

@@ -9,56 +9,35 @@ from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.runtime.rank_program import ProgramSpec
 from mxhybrid.parallel.sharding.split import OutputShard
 from mxhybrid.planner.profiling.local_program import local_program
+from tests.helpers.gluon_nets import Net, in_turn, initialised
 
 
-class Images(mx.gluon.HybridBlock):
-    """Convolutions with a shortcut, and dense layers with a loss."""
-
-    def __init__(self):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.body = nn.HybridSequential()
-            self.body.add(nn.Conv2D(8, 3, padding=1, in_channels=4), nn.BatchNorm(in_channels=8),
-                          nn.Activation('relu'), nn.Conv2D(8, 3, padding=1, in_channels=8), nn.Activation('relu'),
-                          nn.Conv2D(8, 3, padding=1, in_channels=8), nn.Dense(12, in_units=8 * 64))
-            self.loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-
-    def hybrid_forward(self, F, images, labels):
-        return self.loss(self.body(images), labels)
+def images_net():
+    """Return a network of convolutions and a dense layer, with a loss."""
+    return Net(lambda: [nn.Conv2D(8, 3, padding=1, in_channels=4), nn.BatchNorm(in_channels=8), nn.Activation('relu'),
+                        nn.Conv2D(8, 3, padding=1, in_channels=8), nn.Activation('relu'),
+                        nn.Conv2D(8, 3, padding=1, in_channels=8), nn.Dense(12, in_units=8 * 64),
+                        mx.gluon.loss.SoftmaxCrossEntropyLoss()],
+               lambda F, images, labels, *layers: layers[-1](in_turn(F, images, *layers[:-1]), labels))
 
 
-class Words(mx.gluon.HybridBlock):
-    """An embedding before a recurrent layer."""
-
-    def __init__(self):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.embedding = nn.Embedding(30, 6)
-            self.recurrent = mx.gluon.rnn.LSTM(5, input_size=6)
-
-    def hybrid_forward(self, F, words):
-        return self.recurrent(self.embedding(words))
+def words_net():
+    """Return an embedding before a recurrent layer."""
+    return Net(lambda: [nn.Embedding(30, 6), mx.gluon.rnn.LSTM(5, input_size=6)])
 
 
-class Positions(mx.gluon.HybridBlock):
-    """Embeddings of positions, as in BERT of GluonNLP: the ids come from an array that has gradients."""
-
-    def __init__(self):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.first = nn.Dense(8, flatten=False, in_units=6)
-            self.position = nn.Embedding(20, 8)
-
-    def hybrid_forward(self, F, data):
-        hidden = self.first(data)
+def positions_net():
+    """Return embeddings of positions, as in BERT of GluonNLP: the ids come from an array that has gradients."""
+    def call(F, data, first, position):
+        hidden = first(data)
         chosen = F.pick(hidden, F.argmax(hidden, axis=-1), axis=-1, keepdims=True)
-        places = self.position(F.contrib.arange_like(hidden, axis=1))
+        places = position(F.contrib.arange_like(hidden, axis=1))
         return F.broadcast_add(F.broadcast_mul(hidden, chosen), F.expand_dims(places, axis=0))
+    return Net(lambda: [nn.Dense(8, flatten=False, in_units=6), nn.Embedding(20, 8)], call)
 
 
 def graph_of(net, data, batch_axis=0):
-    net.initialize()
-    return traced(net, data, batch_axis)
+    return traced(initialised(net), data, batch_axis)
 
 
 def operators(network, op):

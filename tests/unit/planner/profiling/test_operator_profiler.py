@@ -22,8 +22,14 @@ from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.profiling.roofline import OperatorTime, RooflineEstimator, Work, roofline_seconds, work_of
 from mxhybrid.planner.profiling.scaled_shard import scaled_shard
 from mxhybrid.planner.profiling.timer import PassSeconds, ProgramTimer, call_overhead, time_shard
+from tests.helpers.gluon_nets import Net
 
-from .networks import Images, Positions, graph_of, local_of, operators, place
+from .networks import graph_of, images_net, local_of, operators, place, positions_net
+
+
+def work(network, operator, shard):
+    """Return the work of a shard of an operator."""
+    return work_of(network.graph, operator, rule_of(operator).shard(network.graph, operator, shard))
 
 
 def test_parts_that_differ_in_their_position_are_one(images):
@@ -89,8 +95,8 @@ def test_gradients_of_what_several_read_are_summed():
 
 
 @pytest.mark.parametrize('op, index_position', [('Embedding', 0), ('pick', 1)])
-def test_indices_are_timed_without_a_gradient(tmp_path, caplog, op, index_position):
-    network = graph_of(Positions(), (4, 10, 6))
+def test_indices_are_timed_without_a_gradient(profiles, caplog, op, index_position):
+    network = graph_of(positions_net(), (4, 10, 6))
     graph, (operator,) = network.graph, operators(network, op)
     keys = ProfileKeys(graph, collectives())
     producer = graph.operators[operator.inputs[index_position][0]]
@@ -98,7 +104,6 @@ def test_indices_are_timed_without_a_gradient(tmp_path, caplog, op, index_positi
     inputs = keys.program(operator, place(graph, operator)).inputs
     ids = '%s_output0_of_%d' % (producer.name, producer.number)
     assert {name for name, value in inputs.items() if not value.has_gradient} == {ids}
-    profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
     assert min(profiles.shard_seconds(graph, operator, place(graph, operator))) > 0
     assert profiles.measured == 1 and not caplog.records
 
@@ -114,34 +119,30 @@ def test_ids_of_data_and_activations_are_alike():
     assert keys.operator_key(given) == keys.operator_key(made)
 
 
-def test_operators_without_times_are_estimated_with_a_warning(tmp_path, caplog):
+def test_operators_without_times_are_estimated_with_a_warning(profiles, caplog):
     """A dense layer in float16, which MXNet has no CPU code for."""
     data = mx.sym.Cast(mx.sym.var('data'), dtype='float16')
     symbol = mx.sym.Activation(mx.sym.FullyConnected(data, num_hidden=4, name='halves'), act_type='relu', name='relu')
-    graph, path = Graph(symbol, {'data': (8, 16)}, {'data': 'float32'}), str(tmp_path / 'profiles.json')
-    profiles = OperatorProfiler(path)
+    graph = Graph(symbol, {'data': (8, 16)}, {'data': 'float32'})
     pairs = [(one, place(graph, one, **cut)) for one in graph.computing for cut in ({}, {'d0': (0, 4)})]
     profiles.measure(graph, pairs)
     for one, where in pairs:
         found = profiles.shard_seconds(graph, one, where)
         assert found.forward > 0 and (found.backward > 0) == (one.op != 'Cast')
     (record,) = caplog.records
-    text = record.getMessage()
     assert ('halves (FullyConnected of shape (8, 4), float16) cannot be timed on this machine, its time is estimated '
-            'from other operators: ') in text
-    assert 'MXNetError: ' in text
+            'from other operators: MXNetError: ') in record.getMessage()
     assert profiles.measure(graph, pairs) == 0  # it is not tried again
-    assert not any(key.startswith('FullyConnected') for key in read_profiles(path)['parts'])
+    assert not any(key.startswith('FullyConnected') for key in read_profiles(profiles.path)['parts'])
     mx.nd.waitall()  # nothing is left of the error
 
 
 @pytest.mark.parametrize('error', [ValueError('a'), RuntimeError('a thread'), InputError('a rule'), MemoryError()])
-def test_no_error_of_a_timed_part_ends_a_search(images, tmp_path, monkeypatch, caplog, error):
+def test_no_error_of_a_timed_part_ends_a_search(images, profiles, monkeypatch, caplog, error):
     def fail(*_):
         raise error
     monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.time_shard', fail)
     (norm,) = operators(images, 'BatchNorm')
-    profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
     assert min(profiles.shard_seconds(images.graph, norm, place(images.graph, norm))) > 0
     assert 'batchnorm0_fwd (BatchNorm of shape (8, 8, 8, 8), float32) cannot be timed' in caplog.text
     assert type(error).__name__ in caplog.text
@@ -221,7 +222,7 @@ def test_the_next_time_nothing_is_measured(images, tmp_path):
     again = OperatorProfiler(path)
     assert [again.shard_seconds(graph, *pair) for pair in operator_parts] == [profiles.shard_seconds(graph, *pair)
                                                                               for pair in operator_parts]
-    other = graph_of(Images(), [(8, 4, 8, 8), (8,)])  # another object, other names
+    other = graph_of(images_net(), [(8, 4, 8, 8), (8,)])  # another object, other names
     parts, shares, _ = local_of(other, parallel.data_parallel(), 2)
     assert again.program_seconds(parts, 0, shares) == whole
     again.shard_seconds(other.graph, operators(other, 'Convolution')[1], operator_parts[-1][1])
@@ -242,8 +243,7 @@ def test_conversions_of_layouts_are_timed_once(tmp_path, monkeypatch):
     assert OperatorProfiler(path, measure=False).conversion_seconds(shape) == seconds
 
 
-def test_a_program_without_times_is_none_with_a_warning(images, tmp_path, monkeypatch, caplog):
-    profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
+def test_a_program_without_times_is_none_with_a_warning(images, profiles, tmp_path, monkeypatch, caplog):
     parts, shares, _ = local_of(images, parallel.data_parallel(), 2)
 
     def fail(program):
@@ -281,14 +281,13 @@ def test_unmeasured_shards_are_estimated(images, tmp_path):
     assert guessing.shard_seconds(graph, first, place(graph, first)).forward > 0
 
 
-def test_shards_that_are_too_large_are_estimated(images, tmp_path, monkeypatch, caplog):
+def test_shards_that_are_too_large_are_estimated(images, profiles, monkeypatch, caplog):
     """Here by a bound that whole convolutions exceed, and those of a row of an image do not."""
-    graph, profiles = images.graph, OperatorProfiler(str(tmp_path / 'profiles.json'))
+    graph = images.graph
     pairs = [(operator, place(graph, operator, **cut)) for operator in operators(images, 'Convolution')
              for cut in ({}, {'d0': (0, 1), 'd2': (0, 1)})]
     sizes = {profiles.keys(graph).key(operator, of):
-             work_of(graph, operator, rule_of(operator).shard(graph, operator, of)).bytes
-             for operator, of in pairs}
+             work(images, operator, of).bytes for operator, of in pairs}
     bound = sorted(sizes.values())[len(sizes) // 2] - 1
     small = {key for key, size in sizes.items() if size <= bound}
     monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.MAX_BYTES', bound)
@@ -322,17 +321,16 @@ def test_a_part_takes_something_whatever_the_call_took(images, monkeypatch):
     assert 0 < min(time_shard(keys.program(one, place(images.graph, one))))
 
 
-def test_needed_shards_too_large_are_timed_by_pieces(images, tmp_path, monkeypatch):
-    graph, profiles = images.graph, OperatorProfiler(str(tmp_path / 'profiles.json'))
-    operator = operators(images, 'Convolution')[1]
+def test_needed_shards_too_large_are_timed_by_pieces(images, profiles, monkeypatch):
+    graph, operator = images.graph, operators(images, 'Convolution')[1]
     whole = place(graph, operator)
-    work = work_of(graph, operator, rule_of(operator).shard(graph, operator, whole))
-    monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.MAX_BYTES', work.bytes / 2)
+    whole_work = work(images, operator, whole)
+    monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.MAX_BYTES', whole_work.bytes / 2)
     assert profiles.measure(graph, [(operator, whole)]) == profiles.measured == 0
     assert profiles.measure(graph, [(operator, whole)], needed={(operator.number, whole)}) == profiles.measured == 1
     assert min(profiles.shard_seconds(graph, operator, whole, measure=False)) > 0
     (kept,) = read_profiles(profiles.path)['parts'].values()
-    assert kept[2:] == list(work)
+    assert kept[2:] == list(whole_work)
 
 
 @pytest.mark.parametrize('cut, is_joint', [({}, False), ({'d0': (4, 8)}, True)])
@@ -340,7 +338,7 @@ def test_a_scaled_shard_has_the_collectives_of_its_shard(images, cut, is_joint):
     """Halves of a batch whose statistics are its own have no joint ones."""
     graph, keys, (operator,) = images.graph, ProfileKeys(images.graph, collectives()), operators(images, 'BatchNorm')
     whole = place(graph, operator, **cut)
-    size = work_of(graph, operator, rule_of(operator).shard(graph, operator, whole)).bytes
+    size = work(images, operator, whole).bytes
     for share in (1, 2, 4):
         piece = scaled_shard(graph, operator, whole, 1.1 * size / share)
         samples, *rest = (high - low for low, high in piece.output_shard.box)
@@ -385,28 +383,28 @@ def test_redistributions_of_other_ranks_are_left_out(monkeypatch):
 
 
 def test_estimates_are_scaled_to_their_neighbours():
-    work = Work(1e9, 1e6)
-    twice = OperatorTime('Convolution', work, 2 * roofline_seconds(work), 5 * roofline_seconds(work))
-    other = OperatorTime('FullyConnected', work, 9.0, 9.0)
+    timed = Work(1e9, 1e6)
+    twice = OperatorTime('Convolution', timed, 2 * roofline_seconds(timed), 5 * roofline_seconds(timed))
+    other = OperatorTime('FullyConnected', timed, 9.0, 9.0)
     for factor in (0.5, 1, 4):
-        estimated = Work(work.flop * factor, work.bytes * factor)
+        estimated = Work(timed.flop * factor, timed.bytes * factor)
         forward, backward = RooflineEstimator([other, twice]).estimate('Convolution', estimated)
         assert forward == pytest.approx(2 * roofline_seconds(estimated)) and backward == pytest.approx(2.5 * forward)
     near, far = (OperatorTime('Pooling', Work(size, size), roofline_seconds(Work(size, size)) * ratio, 0.0)
                  for size, ratio in ((1e6, 2), (1e9, 8)))
     estimated = Work(2e6, 2e6)
     assert 2 <= RooflineEstimator([near, far]).estimate('Pooling', estimated)[0] / roofline_seconds(estimated) < 3
-    assert RooflineEstimator().estimate('Pooling', work) == (roofline_seconds(work), 2 * roofline_seconds(work))
+    assert RooflineEstimator().estimate('Pooling', timed) == (roofline_seconds(timed), 2 * roofline_seconds(timed))
 
 
 def test_work_is_counted(images, words):
-    def work(network, op, number=0):
-        one = operators(network, op)[number]
-        return work_of(network.graph, one, rule_of(one).shard(network.graph, one, place(network.graph, one)))
-    assert work(images, 'Convolution', 1) == Work(2 * 8 * 8 * 64 * 8 * 9, 4 * (2 * 8 * 8 * 64 + 8 * 8 * 9 + 8))
-    assert work(images, 'FullyConnected').flop == 2 * 8 * 12 * 512
-    assert work(words, 'RNN').flop == 2 * 7 * 4 * (4 * 5 * (6 + 5) + 8 * 5)
-    assert work(words, 'Embedding').bytes == 4 * 2 * 7 * 4 * 6
+    def whole_work(network, op, number=0):
+        operator = operators(network, op)[number]
+        return work(network, operator, place(network.graph, operator))
+    assert whole_work(images, 'Convolution', 1) == Work(2 * 8 * 8 * 64 * 8 * 9, 4 * (2 * 8 * 8 * 64 + 8 * 8 * 9 + 8))
+    assert whole_work(images, 'FullyConnected').flop == 2 * 8 * 12 * 512
+    assert whole_work(words, 'RNN').flop == 2 * 7 * 4 * (4 * 5 * (6 + 5) + 8 * 5)
+    assert whole_work(words, 'Embedding').bytes == 4 * 2 * 7 * 4 * 6
 
 
 def test_ranks_together_are_not_estimated_from_a_rank_alone():
@@ -415,76 +413,61 @@ def test_ranks_together_are_not_estimated_from_a_rank_alone():
     assert keys.kind(operator, place(graph, operator, d0=(0, 4))) == 'log_softmax'
     together = place(graph, operator, d1=(0, 10))
     assert keys.kind(operator, together) == 'log_softmax+' == keys.key(operator, together).split()[0]
-    work = Work(1e6, 1e6)
-    alone, jointly = OperatorTime('log_softmax', work, 1.0, 1.0), OperatorTime('log_softmax+', work, 9.0, 9.0)
-    assert RooflineEstimator([alone, jointly]).estimate('log_softmax', work) == pytest.approx((1.0, 1.0))
-    assert RooflineEstimator([alone, jointly]).estimate('log_softmax+', work) == pytest.approx((9.0, 9.0))
-    assert RooflineEstimator([alone]).estimate('log_softmax+', work) == pytest.approx((1.0, 1.0))
+    timed = Work(1e6, 1e6)
+    alone, jointly = OperatorTime('log_softmax', timed, 1.0, 1.0), OperatorTime('log_softmax+', timed, 9.0, 9.0)
+    assert RooflineEstimator([alone, jointly]).estimate('log_softmax', timed) == pytest.approx((1.0, 1.0))
+    assert RooflineEstimator([alone, jointly]).estimate('log_softmax+', timed) == pytest.approx((9.0, 9.0))
+    assert RooflineEstimator([alone]).estimate('log_softmax+', timed) == pytest.approx((1.0, 1.0))
 
 
-class _Products(mx.gluon.HybridBlock):
-    """The products of attention, of queries, keys and values for 4 heads of 6 features."""
-
-    def hybrid_forward(self, F, both, queries, left, right, table, ids):
-        scores = F.contrib.interleaved_matmul_selfatt_qk(both, heads=4)
-        cross = F.contrib.interleaved_matmul_encdec_qk(queries, F.slice_axis(both, axis=2, begin=0, end=48), heads=4)
-        return (F.contrib.interleaved_matmul_selfatt_valatt(both, scores, heads=4),
-                F.contrib.interleaved_matmul_encdec_valatt(F.slice_axis(both, axis=2, begin=0, end=48), cross, heads=4),
-                F.batch_dot(left, right, transpose_b=True), F.linalg.gemm2(left, right, transpose_a=True),
-                F.dot(table, table, transpose_a=True), F.take(table, ids))
+def products(F, both, queries, left, right, table, ids):
+    """Return the products of attention, of queries, keys and values for 4 heads of 6 features."""
+    two_thirds = F.slice_axis(both, axis=2, begin=0, end=48)
+    scores = F.contrib.interleaved_matmul_selfatt_qk(both, heads=4)
+    cross = F.contrib.interleaved_matmul_encdec_qk(queries, two_thirds, heads=4)
+    return (F.contrib.interleaved_matmul_selfatt_valatt(both, scores, heads=4),
+            F.contrib.interleaved_matmul_encdec_valatt(two_thirds, cross, heads=4),
+            F.batch_dot(left, right, transpose_b=True), F.linalg.gemm2(left, right, transpose_a=True),
+            F.dot(table, table, transpose_a=True), F.take(table, ids))
 
 
 def test_work_of_attention_is_counted():
     shapes = [(5, 3, 72), (7, 3, 24), (12, 8, 6), (12, 8, 6), (100, 24), (3, 2)]
-    network = traced(_Products(), shapes, [1, 1, 0, 0, None, None])
-    graph = network.graph
+    network = traced(Net(lambda: [], products), shapes, [1, 1, 0, 0, None, None])
 
-    def work(op, **ranges):
+    def counted(op, **ranges):
         (operator,) = operators(network, op)
-        rank_shard = rule_of(operator).shard(graph, operator, place(graph, operator, **ranges))
-        flop, size_bytes = work_of(graph, operator, rank_shard)
+        flop, size_bytes = work(network, operator, place(network.graph, operator, **ranges))
         return flop, size_bytes / 4
     scores, across = 12 * 5 * 5, 12 * 7 * 5
     # 3 samples of 4 heads with 6 features; 5 times of self-attention, 7 times of queries between sequences.
-    assert work('_contrib_interleaved_matmul_selfatt_qk') == (2 * scores * 6, scores + 2 * 5 * 3 * 24)
-    assert work('_contrib_interleaved_matmul_selfatt_qk', d0=(1, 2)) == (2 * 100 * 6, 100 + 2 * 5 * 24)
-    assert work('_contrib_interleaved_matmul_selfatt_qk', d1=(1, 3)) == (scores * 6, scores / 2 + 5 * 3 * 24)
-    assert work('_contrib_interleaved_matmul_selfatt_valatt') == (2 * scores * 6, scores + 2 * 5 * 3 * 24)
-    assert work('_contrib_interleaved_matmul_encdec_qk') == (2 * across * 6, across + 7 * 3 * 24 + 5 * 3 * 24)
-    assert work('_contrib_interleaved_matmul_encdec_qk', d2=(0, 3)) == (2 * 180 * 6, 180 + 3 * 3 * 24 + 5 * 3 * 24)
-    assert work('_contrib_interleaved_matmul_encdec_valatt') == (2 * across * 6, across + 7 * 3 * 24 + 5 * 3 * 24)
-    assert work('batch_dot')[0] == 2 * 12 * 8 * 8 * 6
-    assert work('batch_dot', d0=(0, 3), d2=(0, 4))[0] == 2 * 3 * 8 * 4 * 6
-    assert work('_linalg_gemm2')[0] == 2 * 12 * 6 * 6 * 8
-    assert work('dot')[0] == work('dot', d1=(0, 12))[0] * 2 == 2 * 24 * 24 * 100
-    assert work('take') == (6 * 24 * 2 + 6, 6 * 24 * 2 + 6)
-
-
-class _Counted(mx.gluon.HybridBlock):
-    """An embedding of ids, plus one of positions that are counted by the length of the former."""
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.words, self.positions = nn.Embedding(100, 6), nn.Embedding(9, 6)
-
-    def hybrid_forward(self, F, ids):
-        words = self.words(ids)
-        return F.broadcast_add(words, self.positions(F.contrib.arange_like(words, axis=1)))
+    assert counted('_contrib_interleaved_matmul_selfatt_qk') == (2 * scores * 6, scores + 2 * 5 * 3 * 24)
+    assert counted('_contrib_interleaved_matmul_selfatt_qk', d0=(1, 2)) == (2 * 100 * 6, 100 + 2 * 5 * 24)
+    assert counted('_contrib_interleaved_matmul_selfatt_qk', d1=(1, 3)) == (scores * 6, scores / 2 + 5 * 3 * 24)
+    assert counted('_contrib_interleaved_matmul_selfatt_valatt') == (2 * scores * 6, scores + 2 * 5 * 3 * 24)
+    assert counted('_contrib_interleaved_matmul_encdec_qk') == (2 * across * 6, across + 7 * 3 * 24 + 5 * 3 * 24)
+    assert counted('_contrib_interleaved_matmul_encdec_qk', d2=(0, 3)) == (2 * 180 * 6, 180 + 3 * 3 * 24 + 5 * 3 * 24)
+    assert counted('_contrib_interleaved_matmul_encdec_valatt') == (2 * across * 6, across + 7 * 3 * 24 + 5 * 3 * 24)
+    assert counted('batch_dot')[0] == 2 * 12 * 8 * 8 * 6
+    assert counted('batch_dot', d0=(0, 3), d2=(0, 4))[0] == 2 * 3 * 8 * 4 * 6
+    assert counted('_linalg_gemm2')[0] == 2 * 12 * 6 * 6 * 8
+    assert counted('dot')[0] == counted('dot', d1=(0, 12))[0] * 2 == 2 * 24 * 24 * 100
+    assert counted('take') == (6 * 24 * 2 + 6, 6 * 24 * 2 + 6)
 
 
 def test_positions_do_not_limit_the_counted_ids():
-    net = _Counted()
-    net.initialize()
-    graph = graph_of(net, (4, 9)).graph
+    """Positions of words are counted by the length of an array of embeddings."""
+    def call(F, ids, words, positions):
+        rows = words(ids)
+        return F.broadcast_add(rows, positions(F.contrib.arange_like(rows, axis=1)))
+    graph = graph_of(Net(lambda: [nn.Embedding(100, 6), nn.Embedding(9, 6)], call), (4, 9)).graph
     limits = {graph.operators[number].op: limit for number, limit in index_limits(graph).items()}
     assert limits == {'null': 100, '_contrib_arange_like': 9}
 
 
 def test_an_unwritable_file_is_told_and_times_stay(images, tmp_path, caplog):
     (tmp_path / 'profiles.json.lock').mkdir()
-    profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
-    seconds = []
+    profiles, seconds = OperatorProfiler(str(tmp_path / 'profiles.json')), []
     for operator in operators(images, 'Activation'):
         seconds.append(profiles.shard_seconds(images.graph, operator, place(images.graph, operator)))
         profiles.save()

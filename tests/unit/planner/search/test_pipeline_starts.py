@@ -13,6 +13,7 @@ from mxhybrid.planner.automatic_plan import with_own_labels
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.search.pipeline_starts import can_be_pipelined, pipeline_starts
 from mxhybrid.planner.search.search_space import repeated_groups
+from tests.helpers.gluon_nets import initialised
 from tests.helpers.planned_networks import Times, cluster, gpt, network, recommender, transformer
 
 TIMES = 8
@@ -23,15 +24,10 @@ def gpt_planner(on=None, batch=32, layers=4, **keys):
                    **keys)
 
 
-def dense():
-    net = nn.Dense(4, in_units=4)
-    net.initialize()
-    return net
-
-
 @pytest.mark.parametrize('make, data, expected', [
     (gpt, [(8, 8)] * 2, True), (network, (8, 3, 8, 8), False), (recommender, (8, 20), False),
-    (transformer, [(8, 12), (8, 12), (8,)], False), (dense, (8, 4), False)],
+    (transformer, [(8, 12), (8, 12), (8,)], False),
+    (lambda: initialised(nn.Dense(4, in_units=4)), (8, 4), False)],
     ids=['loss', 'statistics', 'tables', 'no loss', 'predictions'])
 def test_pipelines_need_the_loss_of_each_sample(make, data, expected):
     assert can_be_pipelined(traced(make(), data, 0, 'float32')) is expected
@@ -41,8 +37,11 @@ def starts_of(planner, batch):
     return pipeline_starts(planner._rough, planner.cluster.ranks, batch)
 
 
-def test_starts_have_all_numbers_of_stages_and_plans_inside():
-    names = [start.name for start in starts_of(gpt_planner(), 32)]
+def test_starts_of_all_stages_are_ordered_by_estimate():
+    starts = starts_of(gpt_planner(), 32)
+    estimates = [start.estimate_s for start in starts]
+    assert estimates == sorted(estimates) and estimates[0] > 0
+    names = [start.name for start in starts]
     assert len(set(names)) == len(names)
     for stages in (2, 4):
         for micro_batches in (stages, 2 * stages, 4 * stages, 8 * stages):
@@ -52,27 +51,16 @@ def test_starts_have_all_numbers_of_stages_and_plans_inside():
     assert not [name for name in names if '12 micro' in name]  # do not divide 32 samples
 
 
-def test_starts_are_in_the_order_of_their_estimates():
-    starts = starts_of(gpt_planner(), 32)
-    estimates = [start.estimate_s for start in starts]
-    assert estimates == sorted(estimates) and estimates[0] > 0
-
-
 def test_stages_are_balanced_by_seconds_of_operators():
-    planner = gpt_planner()
-    graph = planner.graph
+    graph = gpt_planner().graph
+    equal = {operator.number: 1.0 for operator in graph.computing}
     # The last layer takes as long as all others together.
-    last = graph.computing[-5].number
-    seconds = {operator.number: 100.0 if operator.number == last else 1.0 for operator in graph.computing}
-    seconds = {number: value if number != last else float(len(graph.computing) - 1) for number, value in
-               seconds.items()}
+    seconds = {**equal, graph.computing[-5].number: float(len(equal) - 1)}
     stage_of = balanced(graph, [1, 1], [seconds, seconds])
     longest = max(sum(seconds[number] for number, stage in stage_of.items() if stage == which) for which in (0, 1))
-    assert longest <= 1.1 * (len(graph.computing) - 1) + 5
+    assert longest <= 1.1 * (len(equal) - 1) + 5
     # A second stage that computes twice as fast gets more.
-    equal = {operator.number: 1.0 for operator in graph.computing}
-    faster = dict.fromkeys(equal, 0.5)
-    stages = list(balanced(graph, [1, 1], [equal, faster]).values())
+    stages = list(balanced(graph, [1, 1], [equal, dict.fromkeys(equal, 0.5)]).values())
     assert stages.count(1) == pytest.approx(2 * stages.count(0), rel=0.2)
 
 

@@ -1,5 +1,4 @@
-"""Dynamic tables of a script with a network: the time of their rows, their bytes on workers and servers, and bad input.
-"""
+"""Dynamic tables of a script: the time of their rows, their bytes on workers and servers, and bad input."""
 import dataclasses
 
 import numpy as np

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from mxnet import gluon
 from mxnet.gluon import nn
 
 from mxhybrid.base.errors import InputError
@@ -13,16 +12,10 @@ from mxhybrid.parallel.plans.pipeline_plan import pipeline
 from mxhybrid.parallel.plans.strategies import by_name, data_parallel
 from mxhybrid.parallel.runtime.schedule import most_alive
 from mxhybrid.planner.cluster.cluster_spec import COST_KINDS, TransferCost
-from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.simulator.resource_groups import TokenBucket
-from mxhybrid.planner.task_graph.simulated_tasks import (
-    TASK_GROUPS,
-    TASK_KINDS,
-    SimulatedTask,
-    by_place,
-    in_lanes,
-)
-from tests.helpers.planned_networks import Times, cluster, gpt, network
+from mxhybrid.planner.task_graph.simulated_tasks import TASK_GROUPS, TASK_KINDS, SimulatedTask, by_place, in_lanes
+from tests.helpers.gluon_nets import Net, in_turn, initialised
+from tests.helpers.planned_networks import cluster, gpt, make_planner
 
 WIDTH, BATCH, STAGES = 64, 32, 4
 #: Seconds of a layer and a sample, forward; backward takes twice as long.
@@ -32,32 +25,18 @@ PATTERNS = ['stage%d*' % stage for stage in range(STAGES)]
 SCHEDULES = ['1f1b', 'eager-1f1b', 'gpipe']
 
 
-class Chain(gluon.HybridBlock):
-    """Equal layers, one for each stage, and a value of each sample."""
-
-    def __init__(self):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.layers = [nn.Dense(WIDTH, in_units=WIDTH, prefix='stage%d_' % stage) for stage in range(STAGES)]
-            for layer in self.layers:
-                self.register_child(layer)
-
-    def hybrid_forward(self, F, data):
-        for layer in self.layers:
-            data = layer(data)
-        return F.mean(data, axis=1, name='net_stage%d_mean' % (STAGES - 1))
-
-
-def without_costs(ranks=1, rate=1e15, latency_s=0.0):
-    """Return a cluster of a host for each stage, whose transfers take no time of cores."""
-    return dataclasses.replace(cluster(STAGES, ranks, rate=rate, cost=FREE), link_latency_s=latency_s,
+def without_costs(ranks=1, rate=1e15, latency_s=0.0, hosts=STAGES):
+    """Return a cluster, by default of a host for each stage, whose transfers take no time of cores."""
+    return dataclasses.replace(cluster(hosts, ranks, rate=rate, cost=FREE), link_latency_s=latency_s,
                                memory=TokenBucket(1e15), memory_latency_s=0.0)
 
 
-def planner_of(on=None, batch=BATCH, **keys):
-    net = Chain()
-    net.initialize()
-    return Planner(net, (batch, WIDTH), on or without_costs(), Times(), **keys)
+def planner_of(on=None, end=lambda F, data: F.mean(data, axis=1, name='net_stage%d_mean' % (STAGES - 1)), **keys):
+    """Return a planner of a network of equal layers, one for each stage; `end` makes a value of each sample."""
+    net = initialised(Net(
+        lambda: [nn.Dense(WIDTH, in_units=WIDTH, prefix='stage%d_' % stage) for stage in range(STAGES)],
+        lambda F, data, *layers: end(F, in_turn(F, data, *layers))))
+    return make_planner(on or without_costs(), net, (BATCH, WIDTH), **keys)
 
 
 def ideal(micro_batches, samples=BATCH, stages=STAGES):
@@ -77,14 +56,13 @@ def test_fewer_stages_take_the_ideal_time():
     planner = planner_of(without_costs(2))
     prediction = planner.predict(pipeline(PATTERNS, 8))
     assert prediction.seconds == pytest.approx(ideal(8) / 2, rel=1e-3)
-    two = planner_of(dataclasses.replace(without_costs(), hosts=without_costs().hosts[:2]))
+    two = planner_of(without_costs(hosts=2))
     assert two.predict(pipeline([PATTERNS[:2], PATTERNS[2:]], 8)).seconds == pytest.approx(
         2 * ideal(8, stages=2), rel=1e-3)
 
 
 def test_the_slowest_stage_determines_the_step():
-    hosts = dataclasses.replace(without_costs(), hosts=without_costs().hosts[:2])
-    uneven = planner_of(hosts).predict(pipeline([PATTERNS[:3], PATTERNS[3:]], 32))
+    uneven = planner_of(without_costs(hosts=2)).predict(pipeline([PATTERNS[:3], PATTERNS[3:]], 32))
     layer_s = BATCH * 3 * SAMPLE_S  # the other stage computes at the same time
     assert uneven.seconds == pytest.approx(3 * layer_s, rel=1e-3)
 
@@ -92,10 +70,9 @@ def test_the_slowest_stage_determines_the_step():
 def test_plans_are_in_the_order_of_the_formula():
     """Kendall's tau of predicted and ideal times is 1."""
     planner = planner_of(without_costs(rate=1e9, latency_s=1e-5))
-    cases = [(PATTERNS, 1), (PATTERNS, 2), (PATTERNS, 4), (PATTERNS, 8), (PATTERNS, 16), (PATTERNS, 32)]
-    predicted = [planner.predict(pipeline(stages, count)).seconds for stages, count in cases]
-    assert predicted == sorted(predicted, reverse=True)
-    assert sorted(map(ideal, (count for _, count in cases)), reverse=True) == [ideal(count) for _, count in cases]
+    for seconds_of in (lambda count: planner.predict(pipeline(PATTERNS, count)).seconds, ideal):
+        seconds = [seconds_of(count) for count in (1, 2, 4, 8, 16, 32)]
+        assert seconds == sorted(seconds, reverse=True)
 
 
 @pytest.mark.parametrize('schedule', SCHEDULES)
@@ -117,23 +94,21 @@ def test_arrays_of_micro_batches_move_between_stages():
     for micro_batches in (1, 4, 8):
         tasks = planner.predict(pipeline(PATTERNS, micro_batches)).tasks()
         for kind in ('redistribution', 'redistribution_back'):
-            sizes = [task.size for task in tasks if task.label == 'stage1_fwd' and task.kind == kind
+            sends = [task for task in tasks if (task.label, task.kind) == ('stage1_fwd', kind)
                      and str(task.where).endswith('sends')]
-            assert len(sizes) == micro_batches and sum(sizes) == 4 * BATCH * WIDTH
-            assert all('host1' in str(task.where) or 'host2' in str(task.where) for task in tasks
-                       if task.label == 'stage1_fwd' and task.kind == kind and 'sends' in str(task.where))
+            assert len(sends) == micro_batches and sum(task.size for task in sends) == 4 * BATCH * WIDTH
+            assert all('host1' in task.where or 'host2' in task.where for task in sends)
 
 
 def test_passes_are_in_the_order_of_the_schedule():
-    tasks = planner_of().predict(pipeline(PATTERNS, 8)).tasks()
+    def passes(schedule, stage):
+        return ''.join(task.kind[0] for task in planner.predict(pipeline(PATTERNS, 8, schedule)).tasks()
+                       if task.label == 'stage%d_fwd' % stage and task.kind in ('forward', 'backward'))
+    planner = planner_of()
     for stage in range(STAGES):
-        kinds = ''.join(task.kind[0] for task in tasks if task.label == 'stage%d_fwd' % stage
-                        and task.kind in ('forward', 'backward'))
         warm_up = STAGES - stage
-        assert kinds == 'f' * warm_up + 'bf' * (8 - warm_up) + 'b' * warm_up
-    kinds = [task.kind for task in planner_of().predict(pipeline(PATTERNS, 8, 'gpipe')).tasks()
-             if task.label == 'stage0_fwd' and task.kind in ('forward', 'backward')]
-    assert kinds == ['forward'] * 8 + ['backward'] * 8
+        assert passes('1f1b', stage) == 'f' * warm_up + 'bf' * (8 - warm_up) + 'b' * warm_up
+    assert passes('gpipe', 0) == 'f' * 8 + 'b' * 8
 
 
 def test_more_forward_passes_first_hide_latency():
@@ -160,27 +135,22 @@ def test_transfers_that_a_schedule_cannot_hide(micro_batches):
 
 
 def test_weights_are_updated_once_and_summed_within_a_stage():
-    planner = planner_of(cluster(STAGES, 2))
-    tasks = planner.predict(pipeline(PATTERNS, 4)).tasks()
-    updates = [task for task in tasks if task.kind == 'update' and task.label == 'net_stage2_weight']
-    assert sorted(task.where for task in updates) == [4, 5]
-    added = [task for task in tasks if task.kind == 'accumulate' and task.label == 'net_stage2_weight']
+    tasks = planner_of(cluster(STAGES, 2)).predict(pipeline(PATTERNS, 4)).tasks()
+    updates, added, sums = ([task for task in tasks if (task.label, task.kind) == ('net_stage2_weight', kind)]
+                            for kind in ('update', 'accumulate', 'group_sum'))
+    assert sorted(task.where for task in updates) == [4, 5] and sums
     assert len(added) == 2 * 4 and max(task.end_s for task in added) <= min(task.start_s for task in updates)
-    assert [task for task in tasks if task.kind == 'group_sum' and task.label == 'net_stage2_weight']
 
 
 def test_one_stage_on_all_ranks_sums_gradients_in_buckets():
-    planner = planner_of(cluster(STAGES))
-    tasks = planner.predict(pipeline(1, 4)).tasks()
-    assert {task.kind for task in tasks} >= {'sum', 'accumulate'} and not [
-        task for task in tasks if task.kind == 'group_sum']
+    kinds = {task.kind for task in planner_of(cluster(STAGES)).predict(pipeline(1, 4)).tasks()}
+    assert kinds >= {'sum', 'accumulate'} and 'group_sum' not in kinds
 
 
 @pytest.mark.parametrize('schedule', SCHEDULES)
 @pytest.mark.parametrize('inside', [None, {'*dense4*': {'channels': 2}, '*dense5*': {'partials': 2}}], ids=str)
 def test_transformers_with_a_plan_inside_of_stages(schedule, inside):
-    net = gpt()
-    planner = Planner(net, [(BATCH, 8)] * 2, cluster(2, 2, rate=1e9), Times())
+    planner = make_planner(cluster(2, 2, rate=1e9), gpt(), [(BATCH, 8)] * 2)
     plan = pipeline(2, 4, schedule, by_name(inside) if inside else None)
     prediction = planner.predict(plan)
     assert 0 < prediction.seconds < 10 and prediction.critical_path()
@@ -195,12 +165,7 @@ def test_micro_batches_that_do_not_divide_are_refused():
 
 
 def test_outputs_that_cannot_be_joined_are_refused():
-    class Mean(Chain):
-        def hybrid_forward(self, F, data):
-            return F.mean(super().hybrid_forward(F, data))
-    net = Mean()
-    net.initialize()
-    planner = Planner(net, (BATCH, WIDTH), cluster(STAGES), Times())
+    planner = planner_of(cluster(STAGES), end=lambda F, data: F.mean(data))
     assert planner.predict(data_parallel()).seconds > 0
     with pytest.raises(InputError, match='does not have each sample once'):
         planner.predict(pipeline(STAGES, 4))
@@ -208,7 +173,7 @@ def test_outputs_that_cannot_be_joined_are_refused():
 
 def test_more_stages_than_workers_are_refused():
     with pytest.raises(InputError, match='a pipeline of 3 stages on 2 workers'):
-        Planner(network(), (8, 3, 8, 8), cluster(2), Times()).predict(pipeline(3, 4))
+        make_planner(cluster(2)).predict(pipeline(3, 4))
 
 
 def task(start, end, where=0):

@@ -78,6 +78,18 @@ def test_gradients_go_back_to_the_sources(held, needed):
                                      in elements_of(forward).items() if target in gradient_ranks}
 
 
+def same_subgraph(machine, build):
+    """Return the subgraph that a function of a builder returns, which both languages make alike."""
+    builders = PythonTransferTasks(machine), TransferTasks(machine, planner_library())
+    subgraphs = [build(builder) for builder in builders]
+    fields = ['work', 'resource', 'second', 'latency', 'high_priority', 'inner_end']
+    python, compiled = ([content.tasks[fields].tolist(), content.successors.tolist(), content.output_tasks.tolist(),
+                         *(array.tolist() for ends in (first, last) for array in (ends.ranks, ends.tasks))]
+                        for content, first, last in subgraphs)
+    assert python == compiled
+    return subgraphs[1]
+
+
 @pytest.mark.parametrize('hosts, ranks', [(2, 1), (4, 1), (5, 2), (4, 4)])
 @pytest.mark.parametrize('delay_s', [0.0, 0.02])
 def test_an_all_to_all_takes_time_by_its_bytes(hosts, ranks, delay_s):
@@ -88,14 +100,9 @@ def test_an_all_to_all_takes_time_by_its_bytes(hosts, ranks, delay_s):
                     for degrees in ((every, 1), (1, every)))
     before = np.zeros(every)
     before[0] = delay_s
-    contents = [builder.collective_operator('forward', np.arange(every, dtype=np.int32), before, np.zeros(every),
-                                            find_transfers(held, False, needed), 4).content
-                for builder in (PythonTransferTasks(machine), TransferTasks(machine, planner_library()))]
-    names = 'work', 'resource', 'second', 'latency', 'high_priority', 'inner_end'
-    python, compiled = ([content.tasks[name].tolist() for name in names] + [content.successors.tolist()]
-                        for content in contents)
-    assert python == compiled
-    seconds = Simulation(machine.resources).run([TaskBlock(0, contents[0], [])])
+    subgraph = same_subgraph(machine, lambda builder: builder.collective_operator(
+        'forward', np.arange(every, dtype=np.int32), before, np.zeros(every), find_transfers(held, False, needed), 4))
+    seconds = Simulation(machine.resources).run([TaskBlock(0, subgraph.content, [])])
     link_s = ranks * (every - ranks) * columns * 4 / rate
     # The data of a late rank comes after that of the others; where its host has one task for all, all data is late.
     assert link_s <= seconds - machine.cluster.link_latency_s <= link_s + delay_s + 1e-9
@@ -107,19 +114,15 @@ def test_only_ranks_with_gradients_send_them_back():
     machine = Machine(cluster(2, 2))
     rows, columns = (RankBoxes.from_boxes(dict(enumerate(split_shape((8, 8), degrees))))
                      for degrees in ((4, 1), (1, 4)))
-    results = []
-    for builder in (PythonTransferTasks(machine), TransferTasks(machine, planner_library())):
+
+    def build(builder):
         unit = Redistribution(rows, columns, builder.transfers(rows, False, columns), np.array([1, 2], np.int32))
-        subgraph = builder.redistributions([(0, unit), (2, unit)], 4, True)
-        tasks = subgraph.content.tasks[['work', 'resource', 'second', 'latency', 'inner_end']].tolist()
-        results.append([tasks, subgraph.content.output_tasks.tolist(), subgraph.first.ranks.tolist(),
-                        subgraph.last.ranks.tolist()])
-    assert results[0] == results[1]
-    tasks, _, senders, receivers = results[0]
+        return builder.redistributions([(0, unit), (2, unit)], 4, True)
+    content, first, last = same_subgraph(machine, build)
     # In each of the two redistributions two ranks send to the three others, two of them on another host, and all four
     # receive.
-    assert senders == [1, 2] * 2 and receivers == [0, 1, 2, 3] * 2
-    assert len(tasks) == 2 * (2 + 4 + 2 * (1 + 2 * 2))
+    assert first.ranks.tolist() == [1, 2] * 2 and last.ranks.tolist() == [0, 1, 2, 3] * 2
+    assert content.size == 2 * (2 + 4 + 2 * (1 + 2 * 2))
 
 
 @pytest.mark.parametrize('back', [False, True])
@@ -130,17 +133,14 @@ def test_kept_elements_are_copied_and_arrays_converted(back):
     with_borders = RankBoxes.from_boxes({0: ((0, 5), (0, 10)), 1: ((3, 8), (0, 10))})
     kept_s, holder_s, reader_s = 40 * 4 / machine.cluster.memory.rate, np.array([0.5, 0.25]), np.array([2.0, 3.0])
     for gradient_ranks in ([0, 1], [1])[:1 + back]:
-        contents = []
-        for builder in (PythonTransferTasks(machine), TransferTasks(machine, planner_library())):
+        def build(builder, gradient_ranks=gradient_ranks):
             unit = Redistribution(rows, with_borders, builder.transfers(rows, False, with_borders),
                                   np.array(gradient_ranks, np.int32), conversions=(holder_s, reader_s))
-            contents.append(builder.redistributions([(0, unit)], 4, back).content.tasks[['work', 'resource', 'latency']]
-                            .tolist())
-        assert contents[0] == contents[1]
+            return builder.redistributions([(0, unit)], 4, back)
+        tasks = same_subgraph(machine, build).content.tasks
         senders = gradient_ranks if back else [0, 1]
         before, after = (reader_s, holder_s) if back else (holder_s, reader_s)
-        work = [task[0] for task in contents[0] if task[1] >= 0]
-        assert work == [before[rank] for rank in senders] + [
+        assert tasks['work'][tasks['resource'] >= 0].tolist() == [before[rank] for rank in senders] + [
             pytest.approx(after[rank] + kept_s * (rank in senders), rel=1e-12) for rank in (0, 1)]
 
 
@@ -153,20 +153,18 @@ def test_a_two_step_sum_takes_time_by_its_bytes(hosts, ranks, back):
     whole = dict.fromkeys(range(every), ((0, 10 * every), (0, 1000)))
     boxes = RankBoxes.from_boxes(whole)
     pieces = RankBoxes.from_boxes(sum_pieces(Layout((10 * every, 1000), whole, True), whole, 4))
-    contents = []
-    for builder in (PythonTransferTasks(machine), TransferTasks(machine, planner_library())):
-        unit = Redistribution(boxes, boxes, builder.transfers(boxes, True, pieces), boxes.ranks, (), pieces,
+
+    def unit_of(builder):
+        return Redistribution(boxes, boxes, builder.transfers(boxes, True, pieces), boxes.ranks, (), pieces,
                               builder.transfers(pieces, False, boxes))
-        converted = unit._replace(conversions=(np.arange(every) / 3, np.arange(every) / 7))
-        subgraph = builder.redistributions([(0, converted), (3, unit)], 4, back)
-        content = subgraph.content
-        contents.append([content.tasks[['work', 'resource', 'second', 'latency', 'inner_end']].tolist(),
-                         content.successors.tolist(), content.output_tasks.tolist(),
-                         subgraph.first.tasks.tolist(), subgraph.last.tasks.tolist()])
-        assert subgraph.first.ranks.tolist() == subgraph.last.ranks.tolist() == 2 * list(range(every))
-    assert contents[0] == contents[1]
-    one = builder.redistributions([(0, unit)], 4, back)
-    seconds = Simulation(machine.resources).run([TaskBlock(0, one.content, [])])
+
+    def build(builder):
+        converted = unit_of(builder)._replace(conversions=(np.arange(every) / 3, np.arange(every) / 7))
+        return builder.redistributions([(0, converted), (3, unit_of(builder))], 4, back)
+    subgraph = same_subgraph(machine, build)
+    assert subgraph.first.ranks.tolist() == subgraph.last.ranks.tolist() == 2 * list(range(every))
+    content = same_subgraph(machine, lambda builder: builder.redistributions([(0, unit_of(builder))], 4, back)).content
+    seconds = Simulation(machine.resources).run([TaskBlock(0, content, [])])
     sent = 2 * ranks * (every - ranks) * 10 * 1000 * 4
     # A rank copies its own piece in both steps.
     kept_s = 2 * 10 * 1000 * 4 / machine.cluster.memory.rate

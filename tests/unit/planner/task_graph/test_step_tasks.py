@@ -1,7 +1,6 @@
-"""Blocks of a step: a proposal gives the blocks of a new step, and redistributions move the same bytes as split
-networks.
-"""
+"""Blocks of a step: a proposal gives the blocks of a new step; redistributions move the bytes of split networks."""
 import dataclasses
+import functools
 
 import mxnet as mx
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from mxnet.gluon import nn
 
+from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.ops.registry import collective_of, collectives
 from mxhybrid.parallel.plans.megatron import megatron
 from mxhybrid.parallel.plans.strategies import Layers, data_parallel, grid, one_weird_trick
@@ -18,17 +18,15 @@ from mxhybrid.parallel.runtime.rank_program import Program, ProgramSpec
 from mxhybrid.parallel.sharding import sum_steps
 from mxhybrid.parallel.sharding.split import Split
 from mxhybrid.planner.cluster.cluster_spec import Host, TransferCost
-from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
-from mxhybrid.planner.search.search_space import SearchSpace
-from mxhybrid.planner.simulator.native_backend import native_backend
 from mxhybrid.planner.simulator.resource_groups import TokenBucket
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.task_graph import memo
 from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.step_tasks import StepTasks
-from tests.helpers.planned_networks import BATCH, SLOWED, Times, check_proposals, cluster, gpt, make_planner, network
-from tests.oracles.event_loop import PYTHON_BACKEND
+from tests.helpers.gluon_nets import Net, initialised
+from tests.helpers.planned_networks import BATCH, SLOWED, Times, cluster, gpt, make_planner, network, recommender
+from tests.oracles.event_loop import simulate
 from tests.oracles.redistribution import reversed_transfers
 from tests.oracles.transfer_tasks import PythonTransferTasks
 
@@ -55,45 +53,47 @@ class UnusedRedistribution:
         pass
 
 
+def joint_attention(heads=4, features=2, width=6):
+    """Return self-attention of (times, samples, features) whose projection has a weight that is made of three."""
+    def call(F, data, out, **parts):
+        weights = [F.reshape(parts[name], shape=(heads, -1, width)) for name in names]
+        joint = F.reshape(F.concat(*weights, dim=1), shape=(-3, 0))
+        apart = F.FullyConnected(data, joint, num_hidden=3 * heads * features, no_bias=True, flatten=False)
+        scores = F.softmax(F.contrib.interleaved_matmul_selfatt_qk(apart, heads=heads))
+        return out(F.contrib.interleaved_matmul_selfatt_valatt(apart, scores, heads=heads))
+    names = 'query_weight', 'key_weight', 'value_weight'
+    return Net(lambda: [nn.Dense(width, in_units=heads * features, flatten=False)], call,
+               **{name: {'shape': (heads * features, width)} for name in names})
+
+
+NETWORKS = {
+    'convolutions': lambda: make_planner(cluster(RANKS)),
+    'attention': lambda: make_planner(cluster(RANKS), initialised(joint_attention()), (5, 8, 6), batch_axis=1),
+    'tables': lambda: make_planner(cluster(2, RANKS // 2), recommender(), (BATCH, 20))}
+without_tables = pytest.mark.parametrize('name', ['convolutions', 'attention'])
+
+
+@functools.lru_cache(maxsize=None)
+def planner_of(name):
+    return NETWORKS[name]()
+
+
 @pytest.fixture(scope='module')
 def planner():
-    return make_planner(cluster(RANKS))
+    return planner_of('convolutions')
 
 
-@pytest.fixture(scope='module')
-def space(planner):
-    return SearchSpace(planner.model.dataflow, RANKS, 1)
+def problem_of(planner):
+    return PlanEvaluator(planner.model, planner._space)
 
 
-class JointAttention(nn.HybridBlock):
-    """Self-attention of (times, samples, features) whose projection has a weight that is made of three."""
-
-    def __init__(self, heads=4, features=2, width=6):
-        super().__init__(prefix='net_')
-        self._heads, self._width = heads, width
-        with self.name_scope():
-            for name in ('query', 'key', 'value'):
-                setattr(self, name, self.params.get(name + '_weight', shape=(heads * features, width)))
-            self.out = nn.Dense(width, in_units=heads * features, flatten=False)
-
-    def hybrid_forward(self, F, data, query, key, value):
-        weights = [F.reshape(weight, shape=(self._heads, -1, self._width)) for weight in (query, key, value)]
-        joint = F.reshape(F.concat(*weights, dim=1), shape=(-3, 0))
-        apart = F.FullyConnected(data, joint, num_hidden=24, no_bias=True, flatten=False)
-        scores = F.softmax(F.contrib.interleaved_matmul_selfatt_qk(apart, heads=self._heads))
-        return self.out(F.contrib.interleaved_matmul_selfatt_valatt(apart, scores, heads=self._heads))
+def drawn_plan(problem, data):
+    return tuple(data.draw(st.sampled_from(list(problem.candidates(index)))) for index in range(problem.operators))
 
 
-@pytest.fixture(scope='module')
-def attention():
-    net = JointAttention()
-    net.initialize()
-    return Planner(net, (5, 8, 6), cluster(RANKS), Times(), batch_axis=1)
-
-
-@pytest.fixture(scope='module')
-def attention_space(attention):
-    return SearchSpace(attention.model.dataflow, RANKS, 1)
+def drawn_splits(planner, data):
+    problem = problem_of(planner)
+    return problem.splits(drawn_plan(problem, data))
 
 
 def python_model_of(planner):
@@ -103,24 +103,28 @@ def python_model_of(planner):
     return OperatorTasks(planner.model.dataflow, machine, times, transfer_tasks=PythonTransferTasks(machine))
 
 
-def numbers(count):
-    return st.lists(st.floats(0, 1, exclude_max=True), min_size=count, max_size=count)
+@pytest.mark.parametrize('name', NETWORKS)
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_proposals_give_the_blocks_of_a_new_step(name, data):
+    planner, steps = planner_of(name), data.draw(st.integers(1, 2))
+    problem = problem_of(planner)
+    plans = [(problem.splits(plan), problem.tables(plan)) for plan in (drawn_plan(problem, data) for _ in range(4))]
+    step_tasks = StepTasks(planner.model, plans[0][0], steps, plans[0][1])
+    simulation = Simulation(planner.model.machine.resources)
+    simulation.run(step_tasks.blocks.values())
+    for splits, tables in plans[1:]:
+        seconds = simulation.propose(step_tasks.propose(splits, tables))
+        expected = StepTasks(planner.model, splits, steps, tables)
+        assert set(step_tasks.blocks) == set(expected.blocks)
+        assert seconds == Simulation(planner.model.machine.resources).run(expected.blocks.values())
+        np.testing.assert_array_equal(step_tasks.memory, expected.memory)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_proposals_give_the_blocks_of_a_new_step(planner, space, data):
-    problem = PlanEvaluator(planner.model, space)
-    decisions = [random_decisions(space, data.draw(numbers(problem.operators))) for _ in range(4)]
-    check_proposals(planner, problem, decisions, data.draw(st.integers(1, 2)))
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_a_proposal_is_rolled_back(planner, space, data):
-    problem = PlanEvaluator(planner.model, space)
-    first, second, third = (problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
-                            for _ in range(3))
+def test_a_proposal_is_rolled_back(planner, data):
+    first, second, third = (drawn_splits(planner, data) for _ in range(3))
     step_tasks = StepTasks(planner.model, first, 2)
     step_tasks.propose(second)
     before, memory = dict(step_tasks.blocks), step_tasks.memory.copy()
@@ -135,9 +139,9 @@ def test_a_proposal_is_rolled_back(planner, space, data):
 
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.sampled_from([0.2, 0.7, 0.95, 1.0, 1.2]), st.sampled_from([1e5, 1e7, 1e9]))
-def test_proposals_beyond_a_limit_give_a_lower_bound(space, data, share, rate):
-    problem = PlanEvaluator(make_planner(cluster(2, RANKS // 2, rate, burst=2e3, peak=2e9)).model, space)
-    start, other = (random_decisions(space, data.draw(numbers(problem.operators))) for _ in range(2))
+def test_proposals_beyond_a_limit_give_a_lower_bound(data, share, rate):
+    problem = problem_of(make_planner(cluster(2, RANKS // 2, rate, burst=2e3, peak=2e9)))
+    start, other = (drawn_plan(problem, data) for _ in range(2))
     begun = problem.begin(start), problem.memory()
     changes = dict(enumerate(other))
     exact = problem.propose(changes), problem.memory()
@@ -158,11 +162,10 @@ def test_proposals_beyond_a_limit_give_a_lower_bound(space, data, share, rate):
 
 @settings(max_examples=20, deadline=None)
 @given(st.data())
-def test_tasks_are_the_same_bits_in_both_languages(space, data):
+def test_tasks_are_the_same_bits_in_both_languages(data):
     planner = make_planner(cluster(2, RANKS // 2, rate=3e6, cost=TransferCost(1e-4, 1.1e-5, 1.3e-9, 7e-6)))
     compiled_model, python_model = planner.model, python_model_of(planner)
-    problem = PlanEvaluator(compiled_model, space)
-    splits = problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
+    splits = drawn_splits(planner, data)
     compiled, expected = (StepTasks(model, splits, 2) for model in (compiled_model, python_model))
     assert set(compiled.blocks) == set(expected.blocks)
     for key, block in compiled.blocks.items():
@@ -182,16 +185,11 @@ def successors(content):
             for start, end in content.tasks[['inner', 'inner_end']].tolist()]
 
 
+@without_tables
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_redistributions_are_those_of_split_networks(planner, space, data):
-    check_redistributions(planner, drawn_splits(planner, space, data))
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_redistributions_of_attention_are_those_of_split_networks(attention, attention_space, data):
-    check_redistributions(attention, drawn_splits(attention, attention_space, data))
+def test_redistributions_are_those_of_split_networks(name, data):
+    check_redistributions(planner_of(name), drawn_splits(planner_of(name), data))
 
 
 @pytest.mark.parametrize('saved_bytes, count', [(1, 5), (None, 0)])
@@ -204,11 +202,6 @@ def test_redistributions_of_megatron_are_those_of_split_networks(monkeypatch, se
     in_two_steps = check_redistributions(planner, planner.splits(megatron(4, sequence=sequence)))
     # After the embedding, two layers of each block, and `pick`.
     assert in_two_steps == (0 if sequence or not saved_bytes else count + 1)
-
-
-def drawn_splits(planner, space, data):
-    problem = PlanEvaluator(planner.model, space)
-    return problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
 
 
 def check_redistributions(planner, splits):
@@ -242,19 +235,19 @@ def check_redistributions(planner, splits):
     return in_two_steps
 
 
+@without_tables
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_weights_are_sharded_as_in_split_networks(planner, space, data):
-    check_weights(planner, space, data)
+def test_weights_are_sharded_as_in_split_networks(name, data):
+    planner, splits = planner_of(name), drawn_splits(planner_of(name), data)
+    weights = NetworkShards(planner.graph, splits).weights
+    for parameter, readers in planner.model.dataflow.readers.items():
+        operators = [planner.model.operator(reader.number, splits[reader.number]) for reader in readers]
+        assert planner.model.weights.shards(parameter, operators).boxes.by_rank == weights.boxes(parameter)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_weights_of_attention_are_sharded_as_in_split_networks(attention, attention_space, data):
-    check_weights(attention, attention_space, data)
-
-
-def test_half_of_the_heads_needs_half_the_weights(attention):
+def test_half_of_the_heads_needs_half_the_weights():
+    attention = planner_of('attention')
     joint = next(operator for operator in attention.graph.computing if operator.op == 'FullyConnected')
     splits = {**attention.splits(data_parallel()), joint.number: Split([1, 1, 2], [0, 1])}
     readers = attention.model.dataflow.readers['net_query_weight']
@@ -263,34 +256,16 @@ def test_half_of_the_heads_needs_half_the_weights(attention):
     assert boxes == {0: ((0, 4), (0, 6)), 1: ((4, 8), (0, 6))}
 
 
-def check_weights(planner, space, data):
-    """Compare the predicted shards of weights with those of split networks, for drawn splits."""
-    problem = PlanEvaluator(planner.model, space)
-    splits = problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
-    weights = NetworkShards(planner.graph, splits).weights
-    for name, readers in planner.model.dataflow.readers.items():
-        operators = [planner.model.operator(reader.number, splits[reader.number]) for reader in readers]
-        assert planner.model.weights.shards(name, operators).boxes.by_rank == weights.boxes(name)
-
-
 @pytest.mark.parametrize('plan', [data_parallel(), one_weird_trick(), grid(model=2, batch=2), grid(domain=(4,))],
                          ids=repr)
-def test_followers_have_the_splits_that_plans_give_them(planner, space, plan):
-    problem = PlanEvaluator(planner.model, space)
-    splits = planner.splits(plan)
-    completed = problem.splits(problem.decisions(splits))
-    assert set(completed) == set(splits)
-    assert {number for number in splits if completed[number] != splits[number]} == set()
+def test_followers_have_the_splits_that_plans_give_them(planner, plan):
+    problem, splits = problem_of(planner), planner.splits(plan)
+    assert problem.splits(problem.decisions(splits)) == splits
 
 
 def test_operators_before_the_first_layer_are_planned_too():
-    class Net(nn.HybridSequential):
-        def hybrid_forward(self, F, data):
-            return F.broadcast_add(super().hybrid_forward(F, (data - 1) * 0.5), F.sum(data, axis=1, keepdims=True))
-
-    net = Net(prefix='net_')
-    net.add(nn.Dense(16, in_units=8))
-    net.initialize()
+    net = initialised(Net(lambda: [nn.Dense(16, in_units=8)], lambda F, data, dense: F.broadcast_add(
+        dense((data - 1) * 0.5), F.sum(data, axis=1, keepdims=True))))
     planner = make_planner(cluster(RANKS), net, (8, 8))
     found = planner.search(None, 20)
     assert set(planner.splits(found.plan)) == {operator.number for operator in planner.graph.computing}
@@ -300,13 +275,11 @@ def test_operators_before_the_first_layer_are_planned_too():
 def test_both_languages_agree_where_cores_slow_down(plan):
     planner = make_planner(dataclasses.replace(cluster(2, 2), hosts=SLOWED))
     splits, machine = planner.splits(plan), planner.model.machine
-    results = []
-    for model in (planner.model, python_model_of(planner)):
-        blocks = list(StepTasks(model, splits, 2).blocks.values())
-        results += [Simulation(machine.resources, backend=backend, groups=machine.groups).run(blocks)
-                    for backend in (native_backend(), PYTHON_BACKEND)]
-    assert len(set(results)) == 1
-    assert results[0] > Simulation(machine.resources).run(StepTasks(planner.model, splits, 2).blocks.values())
+    blocks, python_blocks = (list(StepTasks(model, splits, 2).blocks.values())
+                             for model in (planner.model, python_model_of(planner)))
+    seconds = Simulation(machine.resources, groups=machine.groups).run(blocks)
+    assert seconds == simulate(python_blocks, machine.resources, machine.groups)[0]
+    assert seconds > Simulation(machine.resources).run(blocks)
 
 
 def test_one_rank_computes_operators_one_after_the_other():
@@ -351,17 +324,15 @@ def test_a_split_layer_needs_a_part_of_the_memory():
 @pytest.mark.parametrize('states', [0, 2])
 def test_untrained_weights_need_memory_but_no_gradients(states):
     """Weights that are frozen, and constants."""
-    class Net(nn.HybridSequential):
-        def hybrid_forward(self, F, data, **fixed):
-            first, second = self._children.values()
-            return second(F.broadcast_mul(first(data), fixed['fixed']))
+    class Fixed(Net):
+        def hybrid_forward(self, F, data, fixed):
+            first, second = self.layers
+            return second(F.broadcast_mul(first(data), fixed))
 
-    net = Net(prefix='net_')
-    with net.name_scope():
-        net.add(nn.Dense(512, in_units=256, use_bias=False), nn.Dense(4, in_units=512, use_bias=False))
-        net.fixed = net.params.get_constant('fixed', np.ones((1, 512), 'float32'))
+    net = Fixed(lambda: [nn.Dense(512, in_units=256, use_bias=False), nn.Dense(4, in_units=512, use_bias=False)])
+    net.fixed = net.params.get_constant('fixed', np.ones((1, 512), 'float32'))
     net.initialize()
-    net._children['0'].weight.grad_req = 'null'
+    net.layers[0].weight.grad_req = 'null'
     planner = make_planner(cluster(2), net, (BATCH, 256), states=states)
     memory = planner.predict(data_parallel()).memory_of()
     half = BATCH // 2 * 4
@@ -382,7 +353,6 @@ def test_redistributions_within_an_operator_are_its_own(planner):
 
 
 def test_a_plan_for_another_cluster_is_refused(planner):
-    from mxhybrid import InputError
     other = make_planner(cluster(RANKS, rate=2e7))
     plan = other.explicit(other.splits(data_parallel()))
     with pytest.raises(InputError, match='another cluster'):
@@ -391,10 +361,8 @@ def test_a_plan_for_another_cluster_is_refused(planner):
 
 
 def test_rows_of_tables_go_to_servers_and_back():
-    net = nn.HybridSequential(prefix='net_')
-    with net.name_scope():
-        net.add(nn.Embedding(10000, 256, sparse_grad=True), nn.Flatten(), nn.Dense(4, in_units=2560))
-    net.initialize()
+    net = initialised(Net(
+        lambda: [nn.Embedding(10000, 256, sparse_grad=True), nn.Flatten(), nn.Dense(4, in_units=2560)]))
     batch, length, rate = 8, 10, 1e4
     planner = make_planner(cluster(RANKS, rate=rate), net, (batch, length))
     prediction = planner.predict(data_parallel())
@@ -407,10 +375,9 @@ def test_rows_of_tables_go_to_servers_and_back():
     assert {task.kind for task in prediction.tasks()} >= {'push', 'pull', 'sum', 'update'}
 
 
-def test_a_small_cache_changes_no_result(planner, space, monkeypatch):
-    problem = PlanEvaluator(planner.model, space)
-    draw = np.random.RandomState(0)
-    plans = [problem.splits(random_decisions(space, draw.uniform(size=problem.operators))) for _ in range(5)]
+def test_a_small_cache_changes_no_result(planner, monkeypatch):
+    problem, draw = problem_of(planner), np.random.RandomState(0)
+    plans = [problem.splits(random_decisions(planner._space, draw.uniform(size=problem.operators))) for _ in range(5)]
     expected = [planner.predict(planner.explicit(splits)).seconds for splits in plans]
     other = make_planner(cluster(RANKS))
     monkeypatch.setattr(memo, 'MAX_RESULTS', 30 * RANKS)

@@ -6,16 +6,17 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from mxnet.gluon import nn
 
+from mxhybrid import parallel, planner as planner_package
 from mxhybrid.base.errors import InputError
 from mxhybrid.base.settings import TablePlan
 from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.parallel.sharding.split import whole_on
-from mxhybrid.planner.cluster.cluster_spec import TransferCost, cluster_from_json
+from mxhybrid.planner.cluster.cluster_spec import TransferCost, save
 from mxhybrid.planner.search.mcmc import SearchLimits, run_chains
-from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
-from mxhybrid.planner.search.search_space import SearchSpace
-from tests.helpers.planned_networks import check_proposals, cluster, make_planner, recommender
+from mxhybrid.planner.search.plan_evaluator import PlanEvaluator
+from tests.helpers.gluon_nets import Net, initialised
+from tests.helpers.planned_networks import cluster, make_planner, recommender
 from tests.oracles.exhaustive_search import try_all
 
 RANKS, BATCH, IDS = 4, 8, 20
@@ -31,42 +32,30 @@ def planner():
     return planner_on(cluster(2, 2))
 
 
-@pytest.fixture(scope='module')
-def space(planner):
-    return SearchSpace(planner.model.dataflow, RANKS, 2)
-
-
 def seconds(planner, **tables):
     """Return the seconds of a step by data parallelism, given routes of tables: `_0` is that of the first one."""
+    return predict(planner, **tables).seconds
+
+
+def predict(planner, **tables):
     plans = {}
     for name, words in tables.items():
         route, *partitions = words.split()
-        plans['embedding%s_weight' % name[1:]] = dict({'route': route}, **(
-            {'partitions': int(partitions[0])} if partitions else {}))
-    return planner.predict(from_json({'plan': 'data_parallel', 'tables': plans})).seconds
+        plans['embedding%s_weight' % name[1:]] = {'route': route, **dict(zip(['partitions'], map(int, partitions)))}
+    return planner.predict(from_json({'plan': 'data_parallel', 'tables': plans}))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_proposals_give_the_blocks_of_a_new_step(planner, space, data):
-    problem = PlanEvaluator(planner.model, space)
-    draws = [data.draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=problem.operators,
-                                max_size=problem.operators)) for _ in range(4)]
-    decisions = [random_decisions(space, draw) for draw in draws]
-    check_proposals(planner, problem, decisions, data.draw(st.integers(1, 2)))
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_a_proposal_takes_as_long_as_a_new_beginning(planner, space, data):
-    problem = PlanEvaluator(planner.model, space)
+def test_a_proposal_takes_as_long_as_a_new_beginning(planner, data):
+    problem = PlanEvaluator(planner.model, planner._space)
     current = list(problem.decisions(planner.splits(data_parallel())))
     problem.begin(tuple(current))
     for _ in range(data.draw(st.integers(1, 6))):
         changes = {index: data.draw(st.sampled_from(list(problem.candidates(index)))) for index in data.draw(
             st.sets(st.integers(0, problem.operators - 1), min_size=1))}
         proposed = [changes.get(index, choice) for index, choice in enumerate(current)]
-        other = PlanEvaluator(planner.model, space)
+        other = PlanEvaluator(planner.model, planner._space)
         assert problem.propose(changes) == other.begin(tuple(proposed))
         assert problem.memory() == other.memory()
         if data.draw(st.booleans()):
@@ -74,23 +63,23 @@ def test_a_proposal_takes_as_long_as_a_new_beginning(planner, space, data):
             current = proposed
         else:
             problem.reject()
-    assert problem.begin(tuple(current)) == PlanEvaluator(planner.model, space).begin(tuple(current))
+    assert problem.begin(tuple(current)) == PlanEvaluator(planner.model, planner._space).begin(tuple(current))
 
 
-def test_a_table_goes_as_the_store_chooses(planner, space):
-    problem = PlanEvaluator(planner.model, space)
+def test_a_table_goes_as_the_store_chooses(planner):
+    problem = PlanEvaluator(planner.model, planner._space)
     plans = problem.tables(problem.decisions(planner.splits(data_parallel())))
     assert plans == {USERS: TablePlan('servers', 2), ITEMS: TablePlan('servers', 2)}
-    assert all(plan in space.table_candidates(name) for name, plan in plans.items())
+    assert all(plan in planner._space.table_candidates(name) for name, plan in plans.items())
     assert seconds(planner) == seconds(planner, _0='servers 2', _1='servers 2') == seconds(planner, _0='servers')
 
 
-def test_tables_are_on_all_ranks(planner, space):
+def test_tables_are_on_all_ranks(planner):
     graph = planner.graph
     embeddings = [operator for operator in graph.computing if operator.op == 'Embedding']
     assert len(embeddings) == 2
     for embedding in embeddings:
-        candidates = space.candidates(embedding.number)
+        candidates = planner._space.candidates(embedding.number)
         assert all(len(split.ranks) == RANKS for split in candidates)
         assert whole_on(len(graph.shape(embedding)), range(RANKS)) in candidates
 
@@ -122,25 +111,15 @@ def test_more_partitions_balance_links_and_take_cpu_time():
 
 
 def test_the_buffer_of_a_sum_takes_memory(planner):
-    by_servers, by_allreduce = (planner.predict(from_json({'plan': 'data_parallel', 'tables': {
-        'embedding0_weight': {'route': route}}})).largest_memory() for route in ('servers', 'allreduce'))
+    by_servers, by_allreduce = (predict(planner, _0=route).largest_memory() for route in ('servers', 'allreduce'))
     assert by_allreduce - by_servers == 5000 * (16 + 1) * 4
-
-
-def test_a_file_without_a_cost_is_refused():
-    value = cluster(2, 1).as_json()
-    del value['costs']['row_sum']
-    with pytest.raises(InputError, match='costs: there is no row_sum: give all of group_sum'):
-        cluster_from_json(value)
 
 
 @pytest.mark.parametrize('rate', [1e5, 1e7, 1e10])
 @pytest.mark.parametrize('cost', [TransferCost(1e-4, 1e-5, 1e-9), TransferCost(1e-4, 1e-3, 1e-10)], ids=['few', 'many'])
 def test_a_chain_finds_the_best_routes_of_tables(rate, cost):
-    there = cluster(2, 1, rate=rate, cost=cost)
-    planner = planner_on(there)
-    space = SearchSpace(planner.model.dataflow, 2, 1)
-    problem = PlanEvaluator(planner.model, space)
+    planner = planner_on(cluster(2, 1, rate=rate, cost=cost))
+    problem, space = PlanEvaluator(planner.model, planner._space), planner._space
     start = problem.decisions(planner.splits(data_parallel()))
     best = min(itertools.product(*map(space.table_candidates, space.tables)),
                key=lambda routes: problem.begin(start[:-2] + routes))
@@ -160,22 +139,16 @@ def test_found_plans_name_the_routes_of_tables():
 
 
 def test_a_search_from_python(tmp_path):
-    import mxhybrid
-    from mxhybrid.planner.cluster.cluster_spec import save
-
     path = str(tmp_path / 'cluster.json')
     save(path, cluster(2, 1, rate=1e6))
-    net = nn.HybridSequential(prefix='net_')
-    with net.name_scope():
-        net.add(nn.Embedding(50, 4, sparse_grad=True), nn.Flatten(), nn.Dense(2, in_units=8))
-    net.initialize()
-    result = mxhybrid.planner.search(net, (4, 2), path, seconds=None, proposals=50,
+    net = initialised(Net(lambda: [nn.Embedding(50, 4, sparse_grad=True), nn.Flatten(), nn.Dense(2, in_units=8)]))
+    result = planner_package.search(net, (4, 2), path, seconds=None, proposals=50,
                                      profiles=str(tmp_path / 'profiles.json'))
-    assert isinstance(result, mxhybrid.planner.FoundPlan) and result.plan.workers == 2
+    assert isinstance(result, planner_package.FoundPlan) and result.plan.workers == 2
     assert result.prediction.seconds <= result.others['data parallel'].seconds
-    mxhybrid.parallel.save(str(tmp_path / 'plan.json'), result.plan)
-    assert mxhybrid.parallel.load(str(tmp_path / 'plan.json')).as_json() == result.plan.as_json()
-    with pytest.raises(mxhybrid.InputError, match='another cluster'):
-        mxhybrid.planner.search(net, (4, 2), cluster(2, 1, rate=2e6), start=result.plan)
-    with pytest.raises(mxhybrid.InputError, match='cannot read nowhere.json'):
-        mxhybrid.planner.search(net, (4, 2), 'nowhere.json')
+    parallel.save(str(tmp_path / 'plan.json'), result.plan)
+    assert parallel.load(str(tmp_path / 'plan.json')).as_json() == result.plan.as_json()
+    with pytest.raises(InputError, match='another cluster'):
+        planner_package.search(net, (4, 2), cluster(2, 1, rate=2e6), start=result.plan)
+    with pytest.raises(InputError, match='cannot read nowhere.json'):
+        planner_package.search(net, (4, 2), 'nowhere.json')
