@@ -14,6 +14,15 @@ from mxhybrid.servers.protocol import MAILBOX_ELEMENTS
 ROWS, WIDTH = 11, 3
 MAILBOX = 4
 COMMON = {'rescale_grad': 1 / 3, 'clip_gradient': 0.4}
+#: Arguments with which each optimizer for tables begins.
+STARTS = {
+    'sgd': [{}, {'momentum': 0.9}, {'lazy_update': False}, {'momentum': 0.9, 'lazy_update': False}],
+    'ccsgd': [{'momentum': 0.9}], 'nag': [{}, {'momentum': 0.9}],
+    'adam': [{}, {'lazy_update': False}, {'epsilon': 1e-3}], 'adagrad': [{}], 'groupadagrad': [{}], 'ftrl': [{}],
+    'adadelta': [{}],
+    'rmsprop': [{}, {'centered': True}, {'clip_weights': 1.0}, {'centered': True, 'clip_weights': 1.0}],
+}
+WITHOUT_DECAY = ('adagrad', 'groupadagrad')
 
 
 def split(table, ids):
@@ -135,6 +144,16 @@ def equal(actual, expected):
     """Bit for bit, and something worth comparing."""
     assert np.isfinite(expected).all()
     np.testing.assert_array_equal(actual, expected)
+
+
+def push_to_both(table, whole, seed, dtype='float32', steps=7):
+    """Push the same gradients to a cut and to a whole table, and compare them after each push."""
+    for ids, rows in merged_gradients(seed, dtype, steps):
+        before = whole.values()
+        table.push(ids, rows)
+        whole.push(ids, rows)
+        equal(table.values(), whole.values())
+        assert not len(ids) or not np.array_equal(before, whole.values())
 
 
 def recut(table, count, through_workers=False):
