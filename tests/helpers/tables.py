@@ -6,10 +6,11 @@ import numpy as np
 
 from mxhybrid.native.arrays import host_view, make_row_sparse, row_sparse_parts
 from mxhybrid.native.optimizer_state import state_arrays
-from mxhybrid.native.optimizers import attributes_of, reference_of
+from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
 from mxhybrid.servers.handler import Handler
+from mxhybrid.servers.partition_state import Partition
 from mxhybrid.servers.partitioning import Placement
-from mxhybrid.servers.protocol import MAILBOX_ELEMENTS
+from mxhybrid.servers.protocol import MAILBOX_ELEMENTS, OPTIMIZE
 
 ROWS, WIDTH = 11, 3
 MAILBOX = 4
@@ -144,6 +145,14 @@ def equal(actual, expected):
     """Bit for bit, and something worth comparing."""
     assert np.isfinite(expected).all()
     np.testing.assert_array_equal(actual, expected)
+
+
+def mxnets_partition(rows, optimizer):
+    """Return a partition of rows that only MXNet's own optimizer updates, and this optimizer."""
+    partition = Partition(17, 'table', *rows.shape, OPTIMIZE)
+    partition.hold(make_row_sparse(np.arange(len(rows)), rows, rows.shape))
+    attributes = dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd)
+    return partition, TableOptimizer(reference_of(optimizer), attributes)
 
 
 def push_to_both(table, whole, seed, dtype='float32', steps=7):

@@ -11,13 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from mxhybrid.base.errors import CheckpointError, InputError, JobError
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.native.optimizer_state import state_widths
-from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
 from mxhybrid.row_store.row_store import FirstValues, RowStore, as_keys, newest_parts, partition_of
 from mxhybrid.servers.kernel_rules import kernel_rule
-from mxhybrid.servers.partition_state import Partition
-from mxhybrid.servers.protocol import OPTIMIZE
 
 from ...helpers.row_stores import first_rows
+from ...helpers.tables import mxnets_partition
 from .row_store_inputs import FIRST, SGD, SPECIAL, unique
 
 #: Rules with settings, by optimizer of MXNet.
@@ -136,11 +134,8 @@ def test_updates_equal_mxnets(name, settings, more, dtype, tolerance):
     rule_name, rule_settings = kernel_rule(optimizer, has_state='momentum' in settings)
     store = RowStore(width, dtype, FIRST)
     store.set_state_widths(state_widths(optimizer, 0, (1, width), dtype))
-    theirs = TableOptimizer(reference_of(optimizer), dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd))
     reference_dtype = dtype if tolerance == 1e-10 else 'float32'
-    reference = Partition(17, 'table', len(keys), width, OPTIMIZE)
-    rows = first_rows(FIRST, keys, width, reference_dtype)
-    reference.hold(make_row_sparse(np.arange(len(keys)), rows, rows.shape))
+    reference, theirs = mxnets_partition(first_rows(FIRST, keys, width, reference_dtype), optimizer)
     random, touched = np.random.RandomState(0), np.zeros(len(keys), bool)
     for _ in range(6):
         places = np.flatnonzero(random.rand(len(keys)) < 0.3)
