@@ -2,7 +2,6 @@
 import os
 import platform
 import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from mxhybrid.row_store import row_files
 from mxhybrid.row_store.row_store import RowStore, partition_of
 
 from ...helpers.nameless_files import nameless_files
+from ...helpers.programs import run_program
 from ...helpers.row_stores import first_rows
 from .row_store_inputs import FIRST, SGD, SPECIAL, unique
 
@@ -25,6 +25,14 @@ HERE = Path(__file__).parent
 def saved(path):
     """Return the arrays of a folder by name."""
     return {file.stem: np.load(str(file)) for file in path.iterdir()}
+
+
+def assert_same_arrays(first, second):
+    """Compare the arrays of two folders."""
+    arrays, others = saved(first), saved(second)
+    assert set(arrays) == set(others)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, others[name])
 
 
 @pytest.mark.both_pythons
@@ -80,11 +88,9 @@ def test_deltas(tmp_path, seed):
     for folder in folders:
         loaded.load(folder)
     assert len(loaded) == len(store)
-    everything, again = str(tmp_path / 'store'), str(tmp_path / 'loaded')
-    store.save(everything)
-    loaded.save(again)
-    for name, array in saved(tmp_path / 'store').items():
-        np.testing.assert_array_equal(array, saved(tmp_path / 'loaded')[name])
+    store.save(str(tmp_path / 'store'))
+    loaded.save(str(tmp_path / 'loaded'))
+    assert_same_arrays(tmp_path / 'store', tmp_path / 'loaded')
 
 
 @pytest.mark.parametrize('portion', [100, 1 << 20])
@@ -119,10 +125,9 @@ print(threading.active_count())
 
 @pytest.mark.both_pythons
 def test_save_to_a_full_disk_is_an_error(tmp_path):
-    output = subprocess.run([sys.executable, '-c', SAVE, str(tmp_path / 'rows')], stdout=subprocess.PIPE, text=True,
-                            timeout=60, check=True).stdout.splitlines()
-    assert output == ['cannot write rows of a dynamic table into %s: File too large. Free space there, or save into '
-                      'another directory' % (tmp_path / 'rows'), '1']
+    assert run_program(SAVE, tmp_path / 'rows').stdout.splitlines() == [
+        'cannot write rows of a dynamic table into %s: File too large. Free space there, or save into another '
+        'directory' % (tmp_path / 'rows'), '1']
 
 
 def test_delta_has_changed_rows_only(tmp_path):
@@ -227,11 +232,14 @@ def test_files_beyond_their_budget(tmp_path):
 
 def test_rows_in_files_expire_as_in_memory(tmp_path):
     """Rows that leave a small cache, expire, and come back; whole saves, deltas and a loaded store."""
-    options = {'width': 100, 'dtype': 'float64', 'initializer': FIRST, 'capacity': 4000, 'expire_after': 6}
-    stores = [RowStore(**options), RowStore(**options, directory=str(tmp_path), resident_bytes=1)]
-    random, marks = np.random.RandomState(0), [None, None]
-    for store in stores:
-        store.set_state_widths([100])
+    def made_stores():
+        stores = [RowStore(100, 'float64', FIRST, capacity=4000, expire_after=6, **storage)
+                  for storage in ({}, {'directory': str(tmp_path), 'resident_bytes': 1})]
+        for store in stores:
+            store.set_state_widths([100])
+        return stores
+
+    stores, random, marks = made_stores(), np.random.RandomState(0), [None, None]
     for step in range(24):
         keys = unique(np.minimum(random.zipf(1.1, 3000), 1 << 40))
         for store in stores:
@@ -239,18 +247,14 @@ def test_rows_in_files_expire_as_in_memory(tmp_path):
         if step % 8 == 5:
             marks = [store.save(str(tmp_path / name / str(step)), mark)['mark']
                      for store, name, mark in zip(stores, ('memory', 'files'), marks)]
-            for name, array in saved(tmp_path / 'memory' / str(step)).items():
-                np.testing.assert_array_equal(array, saved(tmp_path / 'files' / str(step))[name])
+            assert_same_arrays(tmp_path / 'memory' / str(step), tmp_path / 'files' / str(step))
     assert stores[0].statistics()['expired'] == stores[1].statistics()['expired'] > 1000
-    loaded = [RowStore(**options), RowStore(**options, directory=str(tmp_path), resident_bytes=1)]
-    for store, name in zip(loaded, ('memory', 'files')):
-        store.set_state_widths([100])
+    for store, name in zip(made_stores(), ('memory', 'files')):
         for step in (5, 13, 21):
             store.load(str(tmp_path / name / str(step)))
         assert len(store) > 3000
         store.save(str(tmp_path / name / 'loaded'))
-    for name, array in saved(tmp_path / 'memory' / 'loaded').items():
-        np.testing.assert_array_equal(array, saved(tmp_path / 'files' / 'loaded')[name])
+    assert_same_arrays(tmp_path / 'memory' / 'loaded', tmp_path / 'files' / 'loaded')
 
 
 #: Refuses asynchronous I/O, as a container may do it, and uses a store that is larger than its cache.
@@ -278,9 +282,7 @@ print('all rows are right')
 @pytest.mark.both_pythons
 @pytest.mark.skipif(platform.machine() != 'x86_64', reason='numbers of system calls')
 def test_rows_are_read_singly_without_asynchronous_reads(tmp_path):
-    output = subprocess.run([sys.executable, '-c', REFUSED, str(tmp_path)], stdout=subprocess.PIPE, text=True,
-                            timeout=60, check=True).stdout
-    assert output == 'all rows are right\n'
+    assert run_program(REFUSED, tmp_path).stdout == 'all rows are right\n'
 
 
 @pytest.mark.both_pythons
@@ -375,9 +377,7 @@ sys.stdin.read()
 @pytest.mark.parametrize('resident_bytes', [0, 1])
 def test_full_disk_is_an_error(tmp_path, resident_bytes):
     """The limit of the size of files stands in for the disk: the system refuses blocks in the same way."""
-    output = subprocess.run([sys.executable, '-c', FILL, str(tmp_path), 'limit', str(resident_bytes)],
-                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=60,
-                            check=True).stdout.splitlines()
+    output = run_program(FILL, tmp_path, 'limit', resident_bytes, stdin=subprocess.DEVNULL).stdout.splitlines()
     assert "storage: the file 'rows' in %s cannot grow from" % tmp_path in output[0]
     assert 'bytes: File too large; free space on its disk' in output[0]
     assert output[1:] == ['True', 'filled']
@@ -405,20 +405,17 @@ def test_interrupted_calls_are_made_again(tmp_path, resident_bytes, least_calls)
     directory.mkdir()
     subprocess.run(['gcc', '-shared', '-fPIC', str(HERE / 'interrupted_calls.c'), '-o', str(library), '-ldl'],
                    check=True, timeout=60)
-    output = subprocess.run([sys.executable, '-c', INTERRUPTED, str(directory), str(resident_bytes)],
-                            stdout=subprocess.PIPE, text=True, timeout=60, check=True,
-                            env={**os.environ, 'LD_PRELOAD': str(library)}).stdout
-    assert int(output) >= least_calls
+    env = {**os.environ, 'LD_PRELOAD': str(library)}
+    assert int(run_program(INTERRUPTED, directory, resident_bytes, env=env).stdout) >= least_calls
 
 
 @pytest.mark.both_pythons
 def test_a_killed_process_leaves_nothing(tmp_path):
-    process = subprocess.Popen([sys.executable, '-c', FILL, str(tmp_path), '', '1'], stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == 'filled\n'
-        assert not list(tmp_path.iterdir())
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+    with subprocess.Popen([sys.executable, '-c', FILL, str(tmp_path), '', '1'], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == 'filled\n'
+            assert not list(tmp_path.iterdir())
+        finally:
+            process.kill()
     assert not list(tmp_path.iterdir())

@@ -55,6 +55,16 @@ class Server:
         thread.start()
         self.deliveries.append((thread, result, self.rows[ids]))
 
+    def call(self, kind, ids):
+        if kind == 'want':
+            self.prefetcher.prefetch(np.array(ids, np.int64), 0)
+        elif kind == 'pull':
+            self.check_pull(ids)
+        elif kind == 'pull later':
+            self.pull_later(ids)
+        else:
+            self.push()
+
     def check_deliveries(self):
         """All rows were written, and are those of the moment of the call."""
         for thread, result, expected in self.deliveries:
@@ -67,48 +77,25 @@ def server():
     return Server()
 
 
-def test_without_a_wish_every_pull_is_a_request(server):
-    server.check_pull([1, 3])
-    server.check_pull([1, 3])
-    assert server.asked == [[1, 3], [1, 3]]
+#: Calls with row ids, and the requests that each call sends, by what they show.
+CALLS = {
+    'without a wish every pull is a request': [('pull', [1, 3], [[1, 3]]), ('pull', [1, 3], [[1, 3]])],
+    'a wish before the pull is used': [('want', [2, 5], [[2, 5]]), ('pull', [2, 5], [])],
+    'a wish amid a step awaits the push': [
+        ('pull', [0], [[0]]), ('want', [2, 5], []), ('push', [], [[2, 5]]), ('pull', [2, 5], [])],
+    'unwished rows are asked for alone': [
+        ('want', [2, 5, 7], [[2, 5, 7]]), ('pull', [2, 6, 7, 9], [[6, 9]]), ('pull', [5], [])],
+    'a push makes prefetched rows stale': [('want', [2, 5], [[2, 5]]), ('push', [], []), ('pull', [2, 5], [[2, 5]])],
+    'a wish for nothing sends nothing': [('want', [], []), ('pull', [1], [[1]])],
+}
 
 
-def test_a_wish_before_the_pull_is_used(server):
-    server.prefetcher.prefetch(np.array([2, 5]), 0)
-    assert server.asked == [[2, 5]]
-    server.check_pull([2, 5])
-    assert server.asked == [[2, 5]]
-
-
-def test_a_wish_amid_a_step_awaits_the_push(server):
-    server.check_pull([0])
-    server.prefetcher.prefetch(np.array([2, 5]), 0)
-    assert server.asked == [[0]]
-    server.push()
-    assert server.asked == [[0], [2, 5]]
-    server.check_pull([2, 5])
-    assert server.asked == [[0], [2, 5]]
-
-
-def test_unwished_rows_are_asked_for_alone(server):
-    server.prefetcher.prefetch(np.array([2, 5, 7]), 0)
-    server.check_pull([2, 6, 7, 9])
-    assert server.asked == [[2, 5, 7], [6, 9]]
-    server.check_pull([5])
-    assert server.asked == [[2, 5, 7], [6, 9]]
-
-
-def test_a_push_makes_prefetched_rows_stale(server):
-    server.prefetcher.prefetch(np.array([2, 5]), 0)
-    server.push()
-    server.check_pull([2, 5])
-    assert server.asked == [[2, 5], [2, 5]]
-
-
-def test_a_wish_for_nothing_sends_nothing(server):
-    server.prefetcher.prefetch(np.empty(0, np.int64), 0)
-    server.check_pull([1])
-    assert server.asked == [[1]]
+@pytest.mark.parametrize('calls', CALLS.values(), ids=list(CALLS))
+def test_requests_of_calls(server, calls):
+    for kind, ids, requests in calls:
+        server.asked.clear()
+        server.call(kind, ids)
+        assert server.asked == requests
 
 
 def test_a_push_waits_for_rows_that_another_thread_writes(server):
@@ -162,14 +149,7 @@ ids_lists = st.lists(st.integers(0, ROWS - 1), max_size=6, unique=True).map(sort
 def test_any_order_of_calls_gives_the_rows_of_now(calls):
     server = Server()
     for kind, ids in calls:
-        if kind == 'want':
-            server.prefetcher.prefetch(np.array(ids, np.int64), 0)
-        elif kind == 'pull':
-            server.check_pull(ids)
-        elif kind == 'pull later':
-            server.pull_later(ids)
-        else:
-            server.push()
+        server.call(kind, ids)
     server.check_deliveries()
 
 
@@ -208,16 +188,29 @@ class StaleServer:
         np.testing.assert_array_equal(own, self.own_pushes[ids])
         assert (others >= self.other_pushes - (not self.fresh)).all() and (others <= self.other_pushes).all()
 
+    def call(self, kind, ids):
+        if kind in ('want', 'want next'):
+            self.prefetcher.prefetch(np.array(ids, np.int64), 0, after_push=kind == 'want next')
+        elif kind == 'pull':
+            self.check_pull(ids)
+        elif kind == 'evaluate':
+            self.fresh = True
+            self.check_pull(ids)
+            self.fresh = False
+        elif kind == 'collect':
+            self.prefetcher.collect()
+        else:
+            self.push(ids, kind == 'anew')
+
 
 def test_stale_rows_are_requested_ahead_without_on_demand_rows():
     server = StaleServer()
-    server.check_pull([0, 7])
-    server.prefetcher.prefetch(np.array([2, 5, 7]), 0, after_push=True)
-    assert server.asked[1:] == [([2, 5], 1)]
-    server.push([1, 5, 9])
-    assert server.asked[2:] == [([5, 7], 0)]
-    server.check_pull([2, 5, 7])
-    assert len(server.asked) == 3 and not server.open
+    for kind, ids, requests in [('pull', [0, 7], [([0, 7], 0)]), ('want next', [2, 5, 7], [([2, 5], 1)]),
+                                ('push', [1, 5, 9], [([5, 7], 0)]), ('pull', [2, 5, 7], [])]:
+        server.asked.clear()
+        server.call(kind, ids)
+        assert server.asked == requests
+    assert not server.open
 
 
 def test_push_does_not_wait_for_stale_rows():
@@ -232,14 +225,9 @@ def test_push_does_not_wait_for_stale_rows():
 
 def test_fresh_pull_uses_no_stale_rows():
     server = StaleServer()
-    server.push([1])
-    server.check_pull([0])
-    server.prefetcher.prefetch(np.array([2, 5]), 0, after_push=True)
-    server.push([1])
-    server.fresh = True
-    server.check_pull([2, 5])
-    server.fresh = False
-    server.check_pull([2, 5])
+    for kind, ids in [('push', [1]), ('pull', [0]), ('want next', [2, 5]), ('push', [1]), ('evaluate', [2, 5]),
+                      ('pull', [2, 5])]:
+        server.call(kind, ids)
     assert server.asked[-1] == ([2, 5], 0) and not server.open
 
 
@@ -249,17 +237,6 @@ def test_fresh_pull_uses_no_stale_rows():
 def test_any_order_of_calls_gives_rows_of_the_staleness(calls):
     server = StaleServer()
     for kind, ids in calls:
-        if kind in ('want', 'want next'):
-            server.prefetcher.prefetch(np.array(ids, np.int64), 0, kind == 'want next')
-        elif kind == 'pull':
-            server.check_pull(ids)
-        elif kind == 'evaluate':
-            server.fresh = True
-            server.check_pull(ids)
-            server.fresh = False
-        elif kind == 'collect':
-            server.prefetcher.collect()
-        else:
-            server.push(ids, kind == 'anew')
+        server.call(kind, ids)
     server.prefetcher.before_push()
     assert not server.open
