@@ -15,6 +15,7 @@ from mxhybrid.row_store.row_store import FirstValues, RowStore, as_keys, newest_
 from mxhybrid.servers.kernel_rules import kernel_rule
 
 from ...helpers.row_stores import first_rows
+from ...helpers.table_model import Model
 from ...helpers.tables import mxnets_partition
 from .row_store_inputs import FIRST, SGD, SPECIAL, unique
 
@@ -69,14 +70,13 @@ class Machine(RuleBasedStateMachine):
 
     @rule(first=st.integers(-1 << 40, 1 << 40), count=st.integers(1, 3000), stride=st.integers(1, 1 << 20))
     def grow(self, first, count, stride):
-        keys = first + stride * np.arange(count)
-        rows = self.drawn(count, count)
-        self.store.assign(keys, rows)
-        self.rows.update(zip(keys.tolist(), rows))
+        self.assign_rows(first + stride * np.arange(count), count)
 
     @rule(keys=keys, seed=st.integers(0, 1000))
     def assign(self, keys, seed):
-        keys = unique(keys)
+        self.assign_rows(unique(keys), seed)
+
+    def assign_rows(self, keys, seed):
         rows = self.drawn(len(keys), seed)
         self.store.assign(keys, rows)
         self.rows.update(zip(keys.tolist(), rows))
@@ -380,30 +380,6 @@ def test_a_key_whose_row_was_removed_waits_again(remove):
     assert [sighted() for _ in range(3)] == [False, False, True]
 
 
-class Model:
-    """Rows of a store that removes some, by key: step of the last update, and number of updates."""
-
-    def __init__(self, capacity, expire_after, evict):
-        self.capacity, self.expire_after, self.evict = capacity, expire_after, evict
-        self.rows, self.step, self.expired = {}, 0, 0
-
-    def update(self, keys):
-        self.step += 1
-        for key in keys:
-            self.rows[key] = (self.step, self.rows.get(key, (0, 0))[1] + 1)
-        live_rows = dict(self.rows)
-        if self.expire_after and self.step % max(1, self.expire_after // 16) == 0:
-            live_rows = {key: row for key, row in live_rows.items() if row[0] + self.expire_after > self.step}
-        if self.capacity and len(live_rows) > self.capacity:
-            def rank(key):
-                step, count = live_rows[key]
-                return (step == self.step, count if self.evict == 'rarest' else 0, step, key)
-            last = max(self.capacity - self.capacity // 16, len(keys))
-            live_rows = {key: live_rows[key] for key in sorted(live_rows, key=rank)[len(live_rows) - last:]}
-        self.expired += len(self.rows) - len(live_rows)
-        self.rows = live_rows
-
-
 @pytest.mark.parametrize('seed', range(12))
 def test_removal_of_rows(seed, tmp_path):
     """Rows are removed as the model says, also after a save and a load in the middle."""
@@ -414,7 +390,7 @@ def test_removal_of_rows(seed, tmp_path):
     for step in range(120):
         keys = unique(np.minimum(random.zipf(1.2, 30), 1 << 40) * random.choice([-1, 1], 30))[:40]
         store.update('sgd', SGD, keys, np.ones((len(keys), 2)))
-        model.update(keys.tolist())
+        model.step(keys.tolist(), 1.0)
         known = np.array(sorted(model.rows), np.int64)
         assert len(store) == len(known)
         is_first = (store.read(known) == first_rows(FIRST, known, 2)).all(1)
