@@ -67,32 +67,57 @@ class Training:
     def load(self, directory):
         return mxhybrid.checkpoint.load(directory, self.net, self.trainer)
 
+    def rows(self):
+        """Return the number of rows by key."""
+        return self.net.users.weight.table.statistics()['rows']
 
-#: Optimizers, their settings, the type of the net, and whether it has a dense layer, which groupadagrad cannot update.
-TRAININGS = [(optimizer, settings, dtype, optimizer != 'groupadagrad') for optimizer, settings, dtypes in (
-    ('adam', {}, ('float32', 'float64')), ('sgd', {}, ('float32', 'float64')),
-    ('sgd', {'momentum': 0.9, 'wd': 0.01}, ('float32', 'float64')), ('adagrad', {}, ('float32',)),
-    ('ftrl', {}, ('float32',)), ('groupadagrad', {}, ('float32',))) for dtype in dtypes]
+
+TRAININGS = [dict(options, dtype=dtype) for dtype in ('float32', 'float64') for options in (
+    {'optimizer': 'adam'}, {'optimizer': 'sgd'}, {'optimizer': 'sgd', 'settings': {'momentum': 0.9, 'wd': 0.01}})] + [
+        {'optimizer': 'adagrad'}, {'optimizer': 'ftrl'},
+        {'optimizer': 'groupadagrad', 'dense': False},  # cannot update a dense layer
+        {'row_dtype': 'float16'}, {'row_dtype': 'bfloat16'}]
 
 
 def tables_in(path):
     return Reader(path).tables
 
 
-@pytest.mark.parametrize('optimizer, settings, dtype, dense', TRAININGS, ids=str)
-def test_training_goes_on_from_a_delta(tmp_path, optimizer, settings, dtype, dense):
-    first = Training(optimizer, settings=settings, dtype=dtype, dense=dense)
-    first.fit(0, 2)
-    first.save(tmp_path, 2)
-    first.fit(2, 4)
-    first.save(tmp_path, 4, delta=True)
-    first.fit(4, 5)
-    path = first.save(tmp_path, 5, delta=True, extra='here')
-    expected = first.fit(5, STEPS)
-    second = Training(optimizer, 2, settings, dtype, dense=dense)
-    at = second.load(tmp_path)
-    assert (at.step, at.extra, at.path) == (5, 'here', path)
-    assert second.fit(5, STEPS) == expected
+def is_delta(path):
+    return tables_in(path)['users.weight']['delta']
+
+
+def save_each_step(training, directory, begin, end, most=40, **keywords):
+    """Train, and save a delta after each step; return the path of the last one."""
+    for step in range(begin, end):
+        training.fit(step, step + 1, most)
+        path = training.save(directory, step + 1, delta=True, **keywords)
+    return path
+
+
+def assert_goes_on(directory, training, begin, most=40, **options):
+    """Another training that loads the newest checkpoint has as many rows, and makes the same steps.
+
+    Return this training, and what it loaded.
+    """
+    another = Training(seed=2, **options)
+    loaded = another.load(directory)
+    assert another.rows() == training.rows()
+    assert another.fit(begin, STEPS, most) == training.fit(begin, STEPS, most)
+    return another, loaded
+
+
+@pytest.mark.parametrize('options', TRAININGS, ids=str)
+def test_training_goes_on_from_a_delta(tmp_path, options):
+    training = Training(**options)
+    training.fit(0, 2)
+    training.save(tmp_path, 2)
+    training.fit(2, 4)
+    training.save(tmp_path, 4, delta=True)
+    training.fit(4, 5)
+    path = training.save(tmp_path, 5, delta=True, extra='here')
+    _, loaded = assert_goes_on(tmp_path, training, 5, **options)
+    assert (loaded.step, loaded.extra, loaded.path) == (5, 'here', path)
 
 
 @pytest.mark.parametrize('compacted', [False, True])
@@ -108,42 +133,29 @@ def test_training_goes_on_with_a_delta(tmp_path, compacted):
     second = Training(seed=2)
     assert second.load(tmp_path).path == path
     path = second.save(tmp_path, 4, delta=True)
-    assert not tables_in(path)['users.weight']['delta']
+    assert not is_delta(path)
     assert second.fit(4, STEPS) == expected
 
 
 @pytest.mark.parametrize('options', [{'capacity': 12}, {'capacity': 12, 'evict': 'rarest'}, {'expire_after': 2}],
                          ids=str)
 def test_rows_that_expire(tmp_path, options):
-    first = Training(**options)
-    for step in range(5):
-        first.fit(step, step + 1)
-        first.save(tmp_path, step + 1, delta=True, keep=1)
-    assert tables_in(os.path.join(str(tmp_path), folder.names(str(tmp_path))[0]))['users.weight']['delta']
-    rows = first.net.users.weight.table.statistics()['rows']
+    training = Training(**options)
+    assert is_delta(save_each_step(training, tmp_path, 0, 5, keep=1))
     with mxhybrid.checkpoint.open(tmp_path) as tables:
-        assert len(tables['users']) == rows < len(tables['items'])
-    expected = first.fit(5, STEPS)
-    second = Training(seed=2, **options)
-    second.load(tmp_path)
-    assert second.net.users.weight.table.statistics()['rows'] == rows
-    assert second.fit(5, STEPS) == expected
+        assert len(tables['users']) == training.rows() < len(tables['items'])
+    assert_goes_on(tmp_path, training, 5, **options)
 
 
 @pytest.mark.parametrize('compacted', [False, True])
 def test_keys_that_wait_for_admission_are_counted_on(tmp_path, compacted):
     first = Training(admit=4)
-    for step in range(3):  # no key has been in four steps
-        first.fit(step, step + 1, 12)
-        first.save(tmp_path, step + 1, delta=True)
+    save_each_step(first, tmp_path, 0, 3, most=12)  # no key has been in four steps
     assert first.net.users.weight.table.statistics()['waiting'] > 0
     if compacted:
         assert compact(tmp_path) is not None
-    expected = first.fit(3, STEPS, 12)
-    second = Training(seed=2, admit=4)
-    second.load(tmp_path)
-    assert second.fit(3, STEPS, 12) == expected
-    assert second.net.users.weight.table.statistics()['rows'] == first.net.users.weight.table.statistics()['rows'] > 0
+    second, _ = assert_goes_on(tmp_path, first, 3, most=12, admit=4)
+    assert second.rows() == first.rows() > 0
     with mxhybrid.checkpoint.open(tmp_path, verify=True) as tables:
         assert len(tables['users']) == 0 < len(tables['items'])
 
@@ -202,7 +214,7 @@ def test_state_of_tables_survives_a_renewed_store(tmp_path):
     training.trainer.step(1)
     assert states_of(training) == states and np.any(states)
     training.fit(3, 4, most=2)
-    assert tables_in(training.save(tmp_path, 4, delta=True))['users.weight']['delta']
+    assert is_delta(training.save(tmp_path, 4, delta=True))
     second = Training(seed=2, on_store=True)
     second.load(tmp_path)
     assert states_of(second) == states_of(training)
@@ -210,7 +222,7 @@ def test_state_of_tables_survives_a_renewed_store(tmp_path):
     assert not np.any(states_of(training))
 
 
-def test_a_delta_after_dropped_state_is_whole(tmp_path, messages):
+def test_a_delta_after_dropped_state_is_whole(tmp_path, caplog):
     training = Training()
     training.fit(0, 3)
     training.save(tmp_path, 3)
@@ -218,7 +230,7 @@ def test_a_delta_after_dropped_state_is_whole(tmp_path, messages):
     training.fit(3, 4, most=2)
     entries = tables_in(training.save(tmp_path, 4, delta=True))
     assert [entry['delta'] for _, entry in sorted(entries.items())] == [True, False]
-    assert 'all rows of users.weight: not all changes since the one before are known' in messages.text
+    assert 'all rows of users.weight: not all changes since the one before are known' in caplog.text
     second = Training(seed=2)
     second.load(tmp_path)
     assert states_of(second) == states_of(training)
@@ -226,17 +238,10 @@ def test_a_delta_after_dropped_state_is_whole(tmp_path, messages):
 
 def test_a_compacted_base(tmp_path):
     training = Training()
-    for step in range(3):
-        training.fit(step, step + 1)
-        training.save(tmp_path, step + 1, delta=True)
+    save_each_step(training, tmp_path, 0, 3)
     compact(tmp_path)
-    training.fit(3, 4)
-    path = training.save(tmp_path, 4, delta=True)
-    assert tables_in(path)['users.weight']['delta'] and len(folder.names(str(tmp_path))) == 2
-    expected = training.fit(4, STEPS)
-    second = Training(seed=2)
-    second.load(tmp_path)
-    assert second.fit(4, STEPS) == expected
+    assert is_delta(save_each_step(training, tmp_path, 3, 4)) and len(folder.names(str(tmp_path))) == 2
+    assert_goes_on(tmp_path, training, 4)
 
 
 def test_a_delta_costs_the_same_after_many_others(tmp_path, monkeypatch):
@@ -261,52 +266,39 @@ def test_a_delta_costs_the_same_after_many_others(tmp_path, monkeypatch):
             patch.setattr(os, 'open', counted(os.open))
             patch.setattr('builtins.open', counted(open))
             path = training.save(tmp_path, step, delta=True)
-        assert tables_in(path)['users.weight']['delta']
+        assert is_delta(path)
         numbers.append((opened.count(MANIFEST), len(opened)))
     assert len(folder.names(str(tmp_path))) == 13
     assert opened.count(MANIFEST) == 5  # the last one, those of the three that stay, and the one that is written
     assert set(numbers[4:]) == {numbers[-1]}
-    expected = training.fit(2, STEPS)
-    second = Training(seed=2)
-    second.load(tmp_path)
-    assert second.fit(2, STEPS) == expected
+    assert_goes_on(tmp_path, training, 2)
 
 
 @pytest.mark.parametrize('number', [0, 1, 3])
 def test_a_delta_whose_chain_lost_a_checkpoint_is_whole(tmp_path, number):
     training = Training()
-    for step in range(4):
-        training.fit(step, step + 1)
-        training.save(tmp_path, step + 1, delta=True)
+    save_each_step(training, tmp_path, 0, 4)
     shutil.rmtree(os.path.join(str(tmp_path), folder.names(str(tmp_path))[number]))
-    training.fit(4, 5)
-    entries = tables_in(training.save(tmp_path, 5, delta=True))
+    entries = tables_in(save_each_step(training, tmp_path, 4, 5))
     assert not any(entry['delta'] for entry in entries.values())
-    assert tables_in(training.save(tmp_path, 6, delta=True))['users.weight']['delta']
+    assert is_delta(training.save(tmp_path, 6, delta=True))
 
 
 def test_checkpoints_before_a_compacted_base_are_removed(tmp_path):
     training = Training()
-
-    def save(*steps):
-        for step in steps:
-            training.fit(step, step + 1)
-            path = training.save(tmp_path, step, delta=True, keep=1)
-            assert tables_in(path)['users.weight']['delta'] == (step > 1)
-        return sorted(folder.names(str(tmp_path)))
-
-    assert len(save(1, 2)) == 2
+    assert not is_delta(save_each_step(training, tmp_path, 0, 1, keep=1))
+    assert is_delta(save_each_step(training, tmp_path, 1, 2, keep=1))
     with mxhybrid.checkpoint.open(os.path.join(str(tmp_path), '00000001-step-1')):  # so that compact leaves it
         compact(tmp_path)
-    assert save(3, 4) == ['00000002-step-2-compacted', '00000003-step-3', '00000004-step-4']
+    assert is_delta(save_each_step(training, tmp_path, 2, 3, keep=1))
+    assert is_delta(save_each_step(training, tmp_path, 3, 4, keep=1))
+    assert sorted(folder.names(str(tmp_path))) == ['00000002-step-2-compacted', '00000003-step-3', '00000004-step-4']
     assert Reader(os.path.join(str(tmp_path), '00000004-step-4')).oldest_base() == '00000002-step-2'
 
 
 def test_a_delta_that_is_read_keeps_its_bases(tmp_path):
     training = Training()
-    for step in range(4):
-        training.fit(step, step + 1)
-        training.save(tmp_path, step, delta=True)
+    save_each_step(training, tmp_path, 0, 4)
     everything = sorted(folder.names(str(tmp_path)))
     expected = training.net.users([2, 9, 16]).asnumpy()
     with mxhybrid.checkpoint.open(tmp_path) as tables:
@@ -359,13 +351,10 @@ def test_a_chain_of_many_files_ends_whole(tmp_path, monkeypatch):
 
 def test_a_delta_names_its_oldest_base(tmp_path):
     training = Training()
-    for step in range(3):
-        training.fit(step, step + 1)
-        path = training.save(tmp_path, step, delta=True)
-    assert Reader(path).oldest_base() == '00000001-step-0'
-    training.save(tmp_path, 3, keep=2)
+    assert Reader(save_each_step(training, tmp_path, 0, 3)).oldest_base() == '00000001-step-1'
+    training.save(tmp_path, 4, keep=2)
     assert len(folder.names(str(tmp_path))) == 4
-    training.save(tmp_path, 4, keep=1)
+    training.save(tmp_path, 5, keep=1)
     assert len(folder.names(str(tmp_path))) == 1
 
 
@@ -385,11 +374,8 @@ def test_a_failed_save_leaves_the_checkpoints_before(tmp_path, monkeypatch):
             training.save(tmp_path, 3, delta=True)
     assert os.listdir(str(tmp_path)) == ['00000001-step-2']
     path = training.save(tmp_path, 3, delta=True)  # has the rows that the failed one should have
-    assert tables_in(path)['users.weight']['delta']
-    expected = training.fit(3, STEPS)
-    second = Training(seed=2)
-    second.load(tmp_path)
-    assert second.fit(3, STEPS) == expected
+    assert is_delta(path)
+    assert_goes_on(tmp_path, training, 3)
 
 
 def test_rows_are_read_without_the_net(tmp_path):

@@ -208,7 +208,7 @@ def test_one_process_at_a_time(tmp_path, monkeypatch):
         pass
 
 
-def test_other_folders_keep_nobody_from_reading_checkpoints(tmp_path, messages):
+def test_other_folders_keep_nobody_from_reading_checkpoints(tmp_path):
     write(tmp_path, 1)
     os.mkfifo(str(tmp_path / '00000002-step-2'))
     (tmp_path / '00000003-step-3').symlink_to(tmp_path / 'nowhere')

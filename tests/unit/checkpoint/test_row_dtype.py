@@ -11,7 +11,7 @@ from mxhybrid import checkpoint
 from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.exporting import export
 
-from .test_dynamic_tables import BIG, STEPS, Training
+from .test_dynamic_tables import BIG, Training
 
 #: Keys of rows, and keys that no step has.
 KEYS = np.arange(48) * (BIG // 50) * 7 - 5
@@ -52,18 +52,6 @@ def test_readers_see_the_rows_of_training(tmp_path, kind):
     for stored in changed, dict(zip(keys, exported_rows)), rows_of(checkpoint.changes(saves, 'users.weight', None)):
         np.testing.assert_array_equal(np.stack(list(stored.values())),
                                       training.net.users(np.array(list(stored))).asnumpy())
-
-
-def test_training_goes_on(tmp_path, kind):
-    first = Training(row_dtype=kind)
-    first.fit(0, 3)
-    first.save(tmp_path, 3)
-    first.fit(3, 5)
-    first.save(tmp_path, 5, delta=True)
-    expected = first.fit(5, STEPS)
-    second = Training(seed=2, row_dtype=kind)
-    assert second.load(tmp_path).step == 5
-    assert second.fit(5, STEPS) == expected
 
 
 @pytest.mark.parametrize('is_saved', [True, False])
