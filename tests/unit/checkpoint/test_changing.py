@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from mxhybrid.base.errors import CheckpointError, InputError
-from mxhybrid.checkpoint import folder, layers
+from mxhybrid.checkpoint import compaction, files, folder, layers
 from mxhybrid.checkpoint.changing import changes
 from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.read_only import open_checkpoint
@@ -45,13 +45,15 @@ def assert_copy(copy, table):
 KEYS = st.integers(-20, 20)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.lists(KEYS, max_size=15), st.lists(KEYS, max_size=15), st.integers(1, 3), st.booleans()),
-                min_size=2, max_size=5), st.integers(1, 9), st.booleans())
-def test_copies_against_a_dict(tmp_path_factory, steps, merged_rows, compacts):
+                min_size=1, max_size=5), st.integers(1, 9), st.booleans())
+def test_tables_and_copies_against_a_dict(tmp_path_factory, steps, merged_rows, compacts):
     directory, table, copies = tmp_path_factory.mktemp('chain'), Table(), {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layers, 'MERGED_ROWS', merged_rows)
+        patch.setattr(files, 'SHARD_BYTES', 16)
+        patch.setattr(compaction, 'PART_BYTES', 200)
         for number, (expired, touched, partitions, delta) in enumerate(steps):
             table.expire(*expired)
             table.touch(*touched)
@@ -59,13 +61,16 @@ def test_copies_against_a_dict(tmp_path_factory, steps, merged_rows, compacts):
             copies[number] = {}
             follow(copies[number], directory, None)
             assert_copy(copies[number], table)
-        with open_checkpoint(directory):  # its files stay when it is compacted
+        with open_checkpoint(directory) as tables:  # its files stay when it is compacted
+            table.assert_is(tables['users.weight'])
             if compacts:
                 compact(directory)
             for number in copies:
                 if any(folder.step_of(name) == number for name in folder.names(str(directory))):
                     follow(copies[number], directory, number)
                     assert_copy(copies[number], table)
+        with open_checkpoint(directory) as tables:
+            table.assert_is(tables['users.weight'])
 
 
 @pytest.mark.both_pythons

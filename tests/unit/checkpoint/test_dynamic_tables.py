@@ -72,6 +72,11 @@ class Training:
         return self.net.users.weight.table.statistics()['rows']
 
 
+@pytest.fixture
+def training():
+    return Training()
+
+
 TRAININGS = [dict(options, dtype=dtype) for dtype in ('float32', 'float64') for options in (
     {'optimizer': 'adam'}, {'optimizer': 'sgd'}, {'optimizer': 'sgd', 'settings': {'momentum': 0.9, 'wd': 0.01}})] + [
         {'optimizer': 'adagrad'}, {'optimizer': 'ftrl'},
@@ -160,8 +165,7 @@ def test_keys_that_wait_for_admission_are_counted_on(tmp_path, compacted):
         assert len(tables['users']) == 0 < len(tables['items'])
 
 
-def test_a_delta_has_the_rows_that_changed(tmp_path):
-    training = Training()
+def test_a_delta_has_the_rows_that_changed(training, tmp_path):
     training.fit(0, 6)
     whole = tables_in(training.save(tmp_path, 1))
     training.fit(6, 7, most=2)
@@ -173,9 +177,7 @@ def test_a_delta_has_the_rows_that_changed(tmp_path):
     assert sum(part['rows'] for entry in nothing.values() for part in entry['parts']) == 0
 
 
-def test_when_a_delta_is_whole(tmp_path):
-    training = Training()
-
+def test_when_a_delta_is_whole(training, tmp_path):
     def is_whole(directory):
         training.fit(0, 1)
         path = training.save(directory, 1, delta=True)
@@ -222,8 +224,7 @@ def test_state_of_tables_survives_a_renewed_store(tmp_path):
     assert not np.any(states_of(training))
 
 
-def test_a_delta_after_dropped_state_is_whole(tmp_path, caplog):
-    training = Training()
+def test_a_delta_after_dropped_state_is_whole(training, tmp_path, caplog):
     training.fit(0, 3)
     training.save(tmp_path, 3)
     training.net.users.weight.table.forget_optimizer()
@@ -236,16 +237,14 @@ def test_a_delta_after_dropped_state_is_whole(tmp_path, caplog):
     assert states_of(second) == states_of(training)
 
 
-def test_a_compacted_base(tmp_path):
-    training = Training()
+def test_a_compacted_base(training, tmp_path):
     save_each_step(training, tmp_path, 0, 3)
     compact(tmp_path)
     assert is_delta(save_each_step(training, tmp_path, 3, 4)) and len(folder.names(str(tmp_path))) == 2
     assert_goes_on(tmp_path, training, 4)
 
 
-def test_a_delta_costs_the_same_after_many_others(tmp_path, monkeypatch):
-    training = Training()
+def test_a_delta_costs_the_same_after_many_others(training, tmp_path, monkeypatch):
     training.fit(0, 1)
     training.save(tmp_path, 0)
     opened = []
@@ -275,8 +274,7 @@ def test_a_delta_costs_the_same_after_many_others(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('number', [0, 1, 3])
-def test_a_delta_whose_chain_lost_a_checkpoint_is_whole(tmp_path, number):
-    training = Training()
+def test_a_delta_whose_chain_lost_a_checkpoint_is_whole(training, tmp_path, number):
     save_each_step(training, tmp_path, 0, 4)
     shutil.rmtree(os.path.join(str(tmp_path), folder.names(str(tmp_path))[number]))
     entries = tables_in(save_each_step(training, tmp_path, 4, 5))
@@ -284,8 +282,7 @@ def test_a_delta_whose_chain_lost_a_checkpoint_is_whole(tmp_path, number):
     assert is_delta(training.save(tmp_path, 6, delta=True))
 
 
-def test_checkpoints_before_a_compacted_base_are_removed(tmp_path):
-    training = Training()
+def test_checkpoints_before_a_compacted_base_are_removed(training, tmp_path):
     assert not is_delta(save_each_step(training, tmp_path, 0, 1, keep=1))
     assert is_delta(save_each_step(training, tmp_path, 1, 2, keep=1))
     with mxhybrid.checkpoint.open(os.path.join(str(tmp_path), '00000001-step-1')):  # so that compact leaves it
@@ -296,8 +293,7 @@ def test_checkpoints_before_a_compacted_base_are_removed(tmp_path):
     assert Reader(os.path.join(str(tmp_path), '00000004-step-4')).oldest_base() == '00000002-step-2'
 
 
-def test_a_delta_that_is_read_keeps_its_bases(tmp_path):
-    training = Training()
+def test_a_delta_that_is_read_keeps_its_bases(training, tmp_path):
     save_each_step(training, tmp_path, 0, 4)
     everything = sorted(folder.names(str(tmp_path)))
     expected = training.net.users([2, 9, 16]).asnumpy()
@@ -335,8 +331,7 @@ def test_a_long_chain_needs_few_descriptors(tmp_path, monkeypatch):
     assert second.fit(1, 3) == training.fit(1, 3)
 
 
-def test_a_chain_of_many_files_ends_whole(tmp_path, monkeypatch):
-    training = Training()
+def test_a_chain_of_many_files_ends_whole(training, tmp_path, monkeypatch):
     training.fit(0, 1)
 
     def save(delta):
@@ -349,8 +344,7 @@ def test_a_chain_of_many_files_ends_whole(tmp_path, monkeypatch):
     assert [save(True)[0] for _ in range(6)] == [True, False, True, True, False, True]
 
 
-def test_a_delta_names_its_oldest_base(tmp_path):
-    training = Training()
+def test_a_delta_names_its_oldest_base(training, tmp_path):
     assert Reader(save_each_step(training, tmp_path, 0, 3)).oldest_base() == '00000001-step-1'
     training.save(tmp_path, 4, keep=2)
     assert len(folder.names(str(tmp_path))) == 4
@@ -358,8 +352,7 @@ def test_a_delta_names_its_oldest_base(tmp_path):
     assert len(folder.names(str(tmp_path))) == 1
 
 
-def test_a_failed_save_leaves_the_checkpoints_before(tmp_path, monkeypatch):
-    training = Training()
+def test_a_failed_save_leaves_the_checkpoints_before(training, tmp_path, monkeypatch):
     training.fit(0, 2)
     training.save(tmp_path, 2)
     training.fit(2, 3)
@@ -378,8 +371,7 @@ def test_a_failed_save_leaves_the_checkpoints_before(tmp_path, monkeypatch):
     assert_goes_on(tmp_path, training, 3)
 
 
-def test_rows_are_read_without_the_net(tmp_path):
-    training = Training()
+def test_rows_are_read_without_the_net(training, tmp_path):
     training.fit(0, 4)
     training.save(tmp_path, 4)
     ids = np.arange(0, 60).reshape(4, 15) * (BIG // 60)
@@ -407,8 +399,7 @@ def test_the_default_row_of_a_table_that_admits_keys(tmp_path):
     ({'rows': BIG + 1}, 'items.weight has rows %d in the checkpoint, %d in the net' % (BIG, BIG + 1)),
     ({'dtype': 'float64'}, 'items.weight has dtype float32 in the checkpoint, float64 in the net'),
     ({'optimizer': 'sgd', 'settings': {'momentum': 0.9}}, "written with optimizer 'adam'")], ids=str)
-def test_another_model_is_refused(tmp_path, monkeypatch, change, message):
-    training = Training()
+def test_another_model_is_refused(training, tmp_path, monkeypatch, change, message):
     training.fit(0, 2)
     training.save(tmp_path, 2)
     other = Training(seed=2, **change)
@@ -432,8 +423,7 @@ def test_state_of_other_widths_is_refused(tmp_path):
     assert 'has widths [1] in the checkpoint, but should have [3]' in misfit_of_tables(training.trainer, tables, stored)
 
 
-def test_a_net_without_the_table_is_refused(tmp_path):
-    training = Training()
+def test_a_net_without_the_table_is_refused(training, tmp_path):
     training.fit(0, 1)
     training.save(tmp_path, 1)
     net = gluon.nn.Dense(1, in_units=WIDTH)
