@@ -17,66 +17,9 @@ from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.dynamic_tables import misfit_of_tables, split_off_tables
 from mxhybrid.checkpoint.reader import MANIFEST, Reader
 
-WIDTH, STEPS = 3, 9
-BIG = 2 ** 40
+from .dynamic_training import BIG, STEPS, WIDTH, Training
 
-
-class Net(gluon.Block):
-    """Numbered rows, rows by key, and a dense layer."""
-
-    def __init__(self, width=WIDTH, rows=BIG, dense=True, **options):
-        super().__init__()
-        with self.name_scope():
-            self.items = mxhybrid.nn.Embedding(rows, width, weight_initializer=mx.init.Uniform(0.3))
-            self.users = mxhybrid.nn.HashEmbedding(width, weight_initializer=mx.init.Normal(0.3), **options)
-            self.output = gluon.nn.Dense(1, in_units=width) if dense else None
-
-    def forward(self, ids):
-        rows = self.items(ids) + self.users(ids * 7 - 5)
-        return rows if self.output is None else self.output(rows)
-
-
-class Training:
-    """A net and its Trainer."""
-
-    def __init__(self, optimizer='adam', seed=1, settings=(), dtype='float32', on_store=None, **options):
-        mx.random.seed(seed)
-        self.net = Net(**options)
-        self.net.cast(dtype)
-        self.dtype = dtype
-        self.net.initialize(mx.init.Uniform(0.3))
-        self.trainer = gluon.Trainer(self.net.collect_params(), optimizer,
-                                     dict({'learning_rate': 0.1}, **dict(settings)), kvstore='hybrid',
-                                     update_on_kvstore=on_store)
-
-    def fit(self, begin, end, most=40):
-        """Train; returns the losses."""
-        losses = []
-        for step in range(begin, end):
-            ids = np.random.RandomState(step).randint(0, most, 8) * (BIG // 50)
-            with autograd.record():
-                loss = ((self.net(ids) - 1) ** 2).mean()
-            loss.backward()
-            self.trainer.step(1)
-            losses.append(float(loss.asscalar()))
-        return losses
-
-    def save(self, directory, step, **keywords):
-        return mxhybrid.checkpoint.save(directory, self.net, self.trainer, step, **keywords)
-
-    def load(self, directory):
-        return mxhybrid.checkpoint.load(directory, self.net, self.trainer)
-
-    def rows(self):
-        """Return the number of rows by key."""
-        return self.net.users.weight.table.statistics()['rows']
-
-
-@pytest.fixture
-def training():
-    return Training()
-
-
+#: Arguments of trainings.
 TRAININGS = [dict(options, dtype=dtype) for dtype in ('float32', 'float64') for options in (
     {'optimizer': 'adam'}, {'optimizer': 'sgd'}, {'optimizer': 'sgd', 'settings': {'momentum': 0.9, 'wd': 0.01}})] + [
         {'optimizer': 'adagrad'}, {'optimizer': 'ftrl'},

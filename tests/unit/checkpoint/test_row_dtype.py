@@ -11,7 +11,7 @@ from mxhybrid import checkpoint
 from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.exporting import export
 
-from .test_dynamic_tables import BIG, Training
+from .dynamic_training import BIG, Training
 
 #: Keys of rows, and keys that no step has.
 KEYS = np.arange(48) * (BIG // 50) * 7 - 5
