@@ -41,11 +41,17 @@ def warnings(caplog):
     return [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
 
 
-def test_a_checkpoint_behind_a_link_loses_the_link(tmp_path, caplog):
-    directory, elsewhere = tmp_path / 'run', tmp_path / 'archive'
-    path = write(directory, 1)
-    os.rename(path, str(elsewhere))
-    os.symlink(str(elsewhere), path)
+@pytest.fixture(params=['absolute', 'relative'])
+def linked_run(request, tmp_path):
+    """Return a directory in which a link stands for the checkpoint of step 1, and the directory of the checkpoint."""
+    path = write(tmp_path / 'run', 1)
+    os.rename(path, str(tmp_path / 'archive'))
+    os.symlink('../archive' if request.param == 'relative' else str(tmp_path / 'archive'), path)
+    return tmp_path / 'run', tmp_path / 'archive'
+
+
+def test_a_checkpoint_behind_a_link_loses_the_link(linked_run, caplog):
+    directory, elsewhere = linked_run
     for step in range(2, 7):
         write(directory, step, keep=2)
         assert_whole(newest(str(directory)), step)
@@ -55,11 +61,8 @@ def test_a_checkpoint_behind_a_link_loses_the_link(tmp_path, caplog):
     assert warnings(caplog) == []
 
 
-def test_a_linked_checkpoint_that_is_read_stays_until_then(tmp_path):
-    directory, elsewhere = tmp_path / 'run', tmp_path / 'archive'
-    path = write(directory, 1)
-    os.rename(path, str(elsewhere))
-    os.symlink('../archive', path)
+def test_a_linked_checkpoint_that_is_read_stays_until_then(linked_run):
+    directory, elsewhere = linked_run
     with kept(str(directory)) as found:
         write(directory, 2, keep=1)
         assert_whole(newest(str(directory), found), 1)
@@ -73,12 +76,6 @@ def test_the_directory_may_be_a_link_itself(tmp_path):
     for step in (1, 2, 3):
         write(tmp_path / 'run', step, keep=1)
     assert (tmp_path / 'run').is_symlink() and os.listdir(str(tmp_path / 'disk')) == ['00000003-step-3']
-
-
-def named_socket(path):
-    """A socket that nobody listens at."""
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.bind(str(path))
 
 
 ODD = {
@@ -156,15 +153,17 @@ def test_a_checkpoint_that_cannot_be_renamed_stays_whole(tmp_path, caplog, monke
     monkeypatch.setattr(os, 'rename', refusing)
     for step in range(1, 5):
         write(tmp_path, step, keep=2)
-    assert sorted(os.listdir(str(tmp_path))) == ['0000000%d-step-%d' % (step, step) for step in (1, 2, 3, 4)]
-    for step in (1, 2, 3, 4):
-        assert_whole(newest(str(tmp_path), ['0000000%d-step-%d' % (step, step)]), step)
+    stored = sorted(os.listdir(str(tmp_path)))
+    assert stored == ['0000000%d-step-%d' % (step, step) for step in (1, 2, 3, 4)]
+    for step, name in enumerate(stored, 1):
+        assert_whole(newest(str(tmp_path), [name]), step)
     assert len(warnings(caplog)) == 2 and all('busy' in text for text in warnings(caplog))
 
 
 def test_a_socket_named_like_a_checkpoint_stays(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)  # names of sockets are short
-    named_socket('00000001-step-0')
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind('00000001-step-0')
     for step in (1, 2, 3):
         write(tmp_path, step, keep=1)
     assert sorted(os.listdir(str(tmp_path))) == ['00000001-step-0', '00000004-step-3']

@@ -191,7 +191,6 @@ def run_job(job, storage, options, operations, directory, model):
                                      RowStoreOptions(**options, **placement)))
         Training(table, Workers(servers), options, directory, model).run(operations)
     with dynamic_job(*job[:2]) as running:
-        running.values = {}
         running.run(train)
 
 
@@ -247,9 +246,7 @@ def test_failed_imports_end_on_all_workers(job, error, fails):
             table.push(*((keys, np.ones((len(keys), WIDTH))) if is_root else (keys[:0], np.empty((0, WIDTH)))))
             table.pull(keys, rows)
             assert rows[:, 0].tolist() == [4.0] * 4 + [-1.0] * 8
-        return True
     with dynamic_job(*job[:2]) as running:
-        running.values = {}
-        assert all(running.run(train))
+        running.run(train)
         modes = [shard.mode for server in running.servers for shard in server._shards.values()]
     assert modes == ['optimize'] * job[2]
