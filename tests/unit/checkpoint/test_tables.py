@@ -124,9 +124,10 @@ def test_checkpoints_that_others_build_on_stay(tmp_path):
     table = Table()
     for step in range(1, 6):
         table.touch(step)
-        save(tmp_path, table, step, delta=step not in (1, 4), keep=1)
+        path = save(tmp_path, table, step, delta=step not in (1, 4), keep=1)
         expected = {1: [1], 2: [2, 1], 3: [3, 2, 1], 4: [4], 5: [5, 4]}[step]
         assert [folder.number_of(name) for name in folder.names(str(tmp_path))] == expected
+        assert folder.number_of(Reader(path).oldest_base()) == expected[-1]
     with open_checkpoint(tmp_path) as tables:
         table.assert_is(tables['users'])
 
