@@ -38,6 +38,12 @@ def create_items(servers, partitions=3, dtype='float32', width=WIDTH, name='item
     return create_dynamic_table(servers, DynamicTableSpec(name, width, dtype, FIRST, partitions, **options))
 
 
+def pulled(table, keys=KEYS):
+    rows = np.empty((len(keys), table.width), table.dtype)
+    table.pull(keys, rows)
+    return rows
+
+
 def run_job(program, workers, servers):
     """Run a program on each worker of a job; return the results by rank."""
     with dynamic_job(workers, servers) as job:
@@ -97,9 +103,7 @@ def test_updates_equal_mxnets_in_one_process(name, arguments, dtype, workers, se
 
     def train(servers):
         table = create_items(servers, partitions, dtype)
-        rows = np.empty((len(KEYS), WIDTH), dtype)
-        table.pull(KEYS, rows)
-        np.testing.assert_array_equal(rows, first_rows(FIRST, KEYS, WIDTH, dtype))
+        np.testing.assert_array_equal(pulled(table), first_rows(FIRST, KEYS, WIDTH, dtype))
         optimizer = mx.optimizer.create(name, **dict(arguments, clip_gradient=0.8))
         for step in range(STEPS):
             lr, optimizer.rescale_grad = rates(step)
@@ -107,7 +111,7 @@ def test_updates_equal_mxnets_in_one_process(name, arguments, dtype, workers, se
             keys, pushed_rows = gradients(servers.rank, step, dtype)
             table.prefetch(KEYS, after_push=step % 2 == 0)
             table.push(keys, pushed_rows)
-            table.pull(KEYS, rows)
+            rows = pulled(table)
         return rows, table.statistics() if servers.rank == 0 else None
     results = run_job(train, workers, servers)
     for rows, _ in results:
@@ -133,18 +137,14 @@ def test_assigned_rows_start_with_a_fresh_optimizer(workers, servers):
             table.push(keys, np.full((len(keys), WIDTH), 3.0))
         with table.assigning(slot=0):
             table.push(keys, np.full((len(keys), WIDTH), 2.0))
-        rows = np.empty((len(KEYS), WIDTH), 'float32')
-        table.pull(KEYS, rows)
-        assert (rows == 3).all()
+        assert (pulled(table) == 3).all()
         table.set_optimizer(momentum, 1.0, 0.0, 1)
         table.push(keys, np.zeros((len(keys), WIDTH)))
-        table.pull(KEYS, rows)
-        assert (rows == 3 + 0.5 * 2).all()
+        assert (pulled(table) == 3 + 0.5 * 2).all()
         table.forget_optimizer()
         table.set_optimizer(mx.optimizer.create('adam'), 0.5, 0.0, 0)
         table.push(keys, np.ones((len(keys), WIDTH)))
-        table.pull(KEYS, rows)
-        np.testing.assert_allclose(rows, 3.5, rtol=1e-5)
+        np.testing.assert_allclose(pulled(table), 3.5, rtol=1e-5)
     run_job(train, workers, servers)
 
 
@@ -153,18 +153,17 @@ def test_assigned_rows_start_with_a_fresh_optimizer(workers, servers):
 def test_hits_of_the_cache_are_counted_on_each_host(workers, servers, width):
     def train(servers):
         table = create_items(servers, width=width)
-        rows = np.empty((len(KEYS), width), 'float32')
         table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
         assert table.cache_counts() == {'requested': 0, 'cached': 0}
         servers.barrier()
-        for _ in range(2):
-            table.pull(KEYS, rows)
+        pulled(table)
+        rows = pulled(table)
         servers.link.request_uncached(table, KEYS)(rows)  # past the cache
         servers.barrier()
         counts = table.cache_counts()
         servers.barrier()
         table.touch()  # the cache is empty after a push
-        table.pull(KEYS[:4], rows[:4])
+        pulled(table, KEYS[:4])
         servers.barrier()
         return counts, table.cache_counts(), table.owners
     results = run_job(train, workers, servers)
@@ -182,10 +181,9 @@ def test_hits_of_the_cache_are_counted_on_each_host(workers, servers, width):
 def test_rows_travel_as_float16_equally_to_all():
     def train(servers):
         table = create_items(servers, 4, wire_dtype='float16')
-        rows, exact = np.empty((len(KEYS), WIDTH), 'float32'), np.empty((len(KEYS), WIDTH), 'float32')
         table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
         table.push(KEYS, np.ones((len(KEYS), WIDTH)))
-        table.pull(KEYS, rows)
+        rows, exact = pulled(table), np.empty((len(KEYS), WIDTH), 'float32')
         servers.link.request_uncached(table, KEYS)(exact)
         return rows, exact
     expected = first_rows(FIRST, KEYS, WIDTH) - np.float32(3)
@@ -247,10 +245,8 @@ def test_rows_in_files_equal_those_in_memory(tmp_path, workers, servers, partiti
             for table in tables:
                 table.set_optimizer(mx.optimizer.create('adagrad'), 0.1, 0.0, step)
                 table.push(*gradients(servers.rank, step))
-        rows = np.empty((len(tables), len(KEYS), WIDTH), 'float32')
-        for table, result in zip(tables, rows):
-            table.pull(KEYS, result)
-        np.testing.assert_array_equal(rows[1:], rows[:1].repeat(2, axis=0))
+        rows = [pulled(table) for table in tables]
+        np.testing.assert_array_equal(rows[1:], rows[:1] * 2)
         file_bytes = [table.statistics()['file_bytes'] for table in tables] if servers.rank == 0 else []
         open_files = len(nameless_files(tmp_path))
         servers.barrier()
@@ -320,12 +316,11 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeyp
             commands.extend(names)
             send(*names, **arguments)
         servers.command = command
-        saved, rows, expected = [np.empty((len(KEYS), WIDTH), 'float32') for _ in range(3)]
         for step in range(STEPS):
             table.set_optimizer(adagrad, 0.1, 0.0, step)
             table.push(*gradients(servers.rank, step))
             if step in (1, 3):
-                table.pull(KEYS, saved)
+                saved = pulled(table)
                 commands.clear()
                 saved_parts = save(table, tmp_path / str(step), marks)
                 # A look at the directory by itself only if servers did not see it before.
@@ -339,19 +334,17 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeyp
                 marks = {part: result['mark'] for part, result in results.items()} or None
                 assert all(result['whole'] == (step == 1) for result in results.values())
                 directories += [str(tmp_path / str(step) / str(part)) for part in range(partitions)]
-        table.pull(KEYS, expected)
+        expected = pulled(table)
         other = create_items(servers, later_partitions, name='other')
         other.set_optimizer(adagrad, 0.1, 0.0, 0)
         other.push(KEYS[3:5], np.ones((2, WIDTH)))
-        other.pull(KEYS, rows)  # hosts cache these rows
+        pulled(other)  # hosts cache these rows
         other.load(directories, 4)
-        other.pull(KEYS, rows)
-        np.testing.assert_array_equal(rows, saved)
+        np.testing.assert_array_equal(pulled(other), saved)
         for step in range(4, STEPS):
             other.set_optimizer(adagrad, 0.1, 0.0, step)
             other.push(*gradients(servers.rank, step))
-        other.pull(KEYS, rows)
-        np.testing.assert_array_equal(rows, expected)
+        np.testing.assert_array_equal(pulled(other), expected)
     run_job(train, workers, servers)
 
 
