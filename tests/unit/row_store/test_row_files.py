@@ -39,8 +39,9 @@ def assert_same_arrays(first, second):
 @pytest.mark.parametrize('portion', [1, 7, 1 << 20])
 def test_save_and_load(tmp_path, monkeypatch, portion):
     monkeypatch.setattr(row_files, '_PORTION_ROWS', portion)
-    store = RowStore(3, 'float64', FIRST)
-    store.set_state_widths([3, 1])
+    store, *parts = (RowStore(3, 'float64', FIRST, capacity=10000) for _ in range(4))
+    for each in (store, *parts):
+        each.set_state_widths([3, 1])
     keys = unique(np.concatenate([SPECIAL, np.random.RandomState(0).randint(-1 << 62, 1 << 62, 200), np.arange(99)]))
     random = np.random.RandomState(1)
     store.assign(keys, random.standard_normal((len(keys), 3)))
@@ -53,15 +54,16 @@ def test_save_and_load(tmp_path, monkeypatch, portion):
     arrays = saved(tmp_path / 'whole')
     left = np.setdiff1d(keys, keys[::7])
     assert answer['rows'] == len(left) and answer['whole'] and answer['removed'] == 0
-    assert answer['bytes'] == sum(file.stat().st_size for file in (tmp_path / 'whole').iterdir())
-    assert set(arrays) == {'keys', 'rows', 'state0', 'state1'}
+    contents = {file.stem: file.read_bytes() for file in (tmp_path / 'whole').iterdir()}
+    assert answer['bytes'] == sum(map(len, contents.values()))
+    assert answer['files'] == {name: {'bytes': len(content), 'xxh3_128': xxhash.xxh3_128_hexdigest(content)}
+                               for name, content in contents.items()}
+    assert set(arrays) == {'keys', 'rows', 'state0', 'state1', 'used'}
     np.testing.assert_array_equal(arrays['keys'], left)
     np.testing.assert_array_equal(arrays['rows'], store.read(left))
     for slot in range(2):
         np.testing.assert_array_equal(arrays['state%d' % slot], states[slot][np.searchsorted(keys, left)])
-    parts = [RowStore(3, 'float64', FIRST) for _ in range(3)]
     for number, part in enumerate(parts):
-        part.set_state_widths([3, 1])
         mine = left[partition_of(left, 3) == number]
         assert part.load(str(tmp_path / 'whole'), number, 3) == len(part) == len(mine)
         np.testing.assert_array_equal(part.read(mine), store.read(mine))
@@ -91,19 +93,6 @@ def test_deltas(tmp_path, seed):
     store.save(str(tmp_path / 'store'))
     loaded.save(str(tmp_path / 'loaded'))
     assert_same_arrays(tmp_path / 'store', tmp_path / 'loaded')
-
-
-@pytest.mark.parametrize('portion', [100, 1 << 20])
-def test_digests_are_those_of_the_files(tmp_path, monkeypatch, portion):
-    monkeypatch.setattr(row_files, '_PORTION_ROWS', portion)
-    store = RowStore(7, 'float32', FIRST, admit=1, capacity=10000)
-    store.set_state_widths([7])
-    store.update('adagrad', {'lr': 0.1, 'rescale': 1.0, 'epsilon': 0.1}, range(5000), np.ones((5000, 7)))
-    files = store.save(str(tmp_path / 'rows'))['files']
-    assert set(files) == {'keys', 'rows', 'state0', 'used'}
-    for name, record in files.items():
-        content = (tmp_path / 'rows' / (name + '.npy')).read_bytes()
-        assert record == {'bytes': len(content), 'xxh3_128': xxhash.xxh3_128_hexdigest(content)}
 
 
 #: Saves more bytes than a file may have, and prints the error and the number of threads that are left.
