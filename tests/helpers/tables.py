@@ -67,11 +67,11 @@ class Table:
         self.handler.do_table('w', self.keys, [shape[0] for shape in shapes], WIDTH)
         Table.push(self, np.empty(0, np.int64), np.empty((0, WIDTH), values.dtype))
 
-    def push(self, ids, rows):
+    def push(self, ids, rows, keys=None, stored=None):
         """Handle one merged push as servers do, partitions without rows included."""
         for part, at in enumerate(split(self.partitioning, ids)):
             grad = make_row_sparse(local(self.partitioning, ids[at]), rows[at], self.partitioning.shape(part))
-            self.handler.update_multi_precision(self.keys[part], self.stored[part], grad, None)
+            self.handler.update_multi_precision((keys or self.keys)[part], (stored or self.stored)[part], grad, None)
 
     def set_optimizer(self, optimizer, count=None, **changes):
         """Carry out a command of worker 0, by way of the text that is sent."""
@@ -133,9 +133,9 @@ def start_values(dtype='float32'):
     return values
 
 
-def pair(name, arguments, count, dtype='float32'):
+def pair(name, arguments, count, dtype='float32', kind=Table):
     """A cut table on a handler and a whole one in MXNet, with equal optimizers."""
-    table = Table(start_values(dtype), count)
+    table = kind(start_values(dtype), count)
     optimizer = mx.optimizer.create(name, **dict(COMMON, **arguments))
     table.set_optimizer(optimizer)
     return table, Whole(start_values(dtype), mx.optimizer.create(name, **dict(COMMON, **arguments)))

@@ -21,12 +21,10 @@ from ...helpers.tables import (
     Table,
     Whole,
     equal,
-    local,
     merged_gradients,
     pair,
     push_to_both,
     recut,
-    split,
     start_values,
 )
 
@@ -96,9 +94,7 @@ class HalfTable(Table):
 
     def push(self, ids, rows):
         """A push of gradients, to keys of their own."""
-        for part, at in enumerate(split(self.partitioning, ids)):
-            grad = make_row_sparse(local(self.partitioning, ids[at]), rows[at], self.partitioning.shape(part))
-            self.handler.update_multi_precision(self.push_keys[part], self.stubs[part], grad, None)
+        super().push(ids, rows, self.push_keys, self.stubs)
 
     def halves(self):
         """The whole table as workers see it."""
@@ -110,10 +106,8 @@ class HalfTable(Table):
 
 @pytest.mark.parametrize('name, arguments', OPTIMIZERS, ids=case_name)
 def test_weights_stay_float32_where_rows_travel_as_float16(name, arguments):
-    optimizer = mx.optimizer.create(name, **dict(COMMON, **arguments))
-    table, whole = HalfTable(start_values(), 3), Whole(start_values(), optimizer)
+    table, whole = pair(name, arguments, 3, kind=HalfTable)
     equal(table.halves(), start_values().astype(np.float16))
-    table.set_optimizer(mx.optimizer.create(name, **dict(COMMON, **arguments)))
     for ids, rows in merged_gradients(1):
         table.push(ids, rows)
         whole.push(ids, rows)
