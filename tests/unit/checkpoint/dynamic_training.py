@@ -52,6 +52,10 @@ class Training:
     def save(self, directory, step, **keywords):
         return mxhybrid.checkpoint.save(directory, self.net, self.trainer, step, **keywords)
 
+    def fit_and_save(self, directory, begin, end, most=40, **keywords):
+        self.fit(begin, end, most)
+        return self.save(directory, end, **keywords)
+
     def load(self, directory):
         return mxhybrid.checkpoint.load(directory, self.net, self.trainer)
 

@@ -50,8 +50,7 @@ def gate(tmp_path, in_copies):
 def test_files_are_those_of_the_call(tmp_path, gate, monkeypatch, memory):
     monkeypatch.setattr(background, 'MEMORY_BYTES', memory)
     training = Training(capacity=100)
-    training.fit(0, 5)
-    waited = training.save(str(tmp_path / 'waited'), 5, extra=[1])
+    waited = training.fit_and_save(str(tmp_path / 'waited'), 0, 5, extra=[1])
     extra = [1]
     assert training.save(str(tmp_path / 'later'), 5, extra=extra, wait=False) is None
     extra.append(2)
@@ -67,8 +66,7 @@ def test_files_are_those_of_the_call(tmp_path, gate, monkeypatch, memory):
 def test_deltas_have_the_changes_until_the_call(training, tmp_path, gate):
     keys = np.arange(40) * (BIG // 50)
     gate.touch()
-    training.fit(0, 4)
-    training.save(str(tmp_path), 4, wait=False)
+    training.fit_and_save(str(tmp_path), 0, 4, wait=False)
     mxhybrid.checkpoint.wait()
     gate.unlink()
     for step in (6, 8):
@@ -89,8 +87,7 @@ def test_deltas_have_the_changes_until_the_call(training, tmp_path, gate):
 
 
 def test_another_save_or_load_waits(training, tmp_path, gate):
-    training.fit(0, 2)
-    training.save(str(tmp_path), 2, wait=False)
+    training.fit_and_save(str(tmp_path), 0, 2, wait=False)
     opener = subprocess.Popen(['sh', '-c', 'sleep 0.3; touch %s' % gate])
     training.save(str(tmp_path), 3, wait=False)  # waits for the gate
     assert folder.names(str(tmp_path)) == ['00000001-step-2']
@@ -142,8 +139,7 @@ def test_a_report_that_was_read_is_not_written_again(tmp_path, monkeypatch):
 
 
 def test_others_read_and_write_beside_it(training, tmp_path, gate):
-    training.fit(0, 2)
-    training.save(str(tmp_path), 2)
+    training.fit_and_save(str(tmp_path), 0, 2)
     training.save(str(tmp_path), 4, wait=False)
     with mxhybrid.checkpoint.open(str(tmp_path)) as tables:
         assert tables.step == 2
@@ -157,8 +153,7 @@ def test_rows_in_files_are_written_in_the_call(tmp_path, gate, monkeypatch):
     (tmp_path / 'rows').mkdir()
     monkeypatch.setenv('MXHYBRID_STORAGE', str(tmp_path / 'rows'))
     training = Training()
-    training.fit(0, 2)
-    training.save(str(tmp_path / 'saved'), 2, wait=False)
+    training.fit_and_save(str(tmp_path / 'saved'), 0, 2, wait=False)
     assert mxhybrid.checkpoint.wait()  # no forked process waits for the gate
     assert Training().load(str(tmp_path / 'saved')).step == 2
 
@@ -202,6 +197,5 @@ def test_killed_process_leaves_no_checkpoint_and_no_process(training, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert training.load(str(tmp_path / 'saved')) is None
-    training.fit(0, 1)
-    training.save(str(tmp_path / 'saved'), 1)
+    training.fit_and_save(str(tmp_path / 'saved'), 0, 1)
     assert os.listdir(str(tmp_path / 'saved')) == ['00000001-step-1']

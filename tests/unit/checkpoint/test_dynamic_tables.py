@@ -38,8 +38,7 @@ def is_delta(path):
 def save_each_step(training, directory, begin, end, most=40, **keywords):
     """Train, and save a delta after each step; return the path of the last one."""
     for step in range(begin, end):
-        training.fit(step, step + 1, most)
-        path = training.save(directory, step + 1, delta=True, **keywords)
+        path = training.fit_and_save(directory, step, step + 1, most, delta=True, **keywords)
     return path
 
 
@@ -58,12 +57,9 @@ def assert_goes_on(directory, training, begin, most=40, **options):
 @pytest.mark.parametrize('options', TRAININGS, ids=str)
 def test_training_goes_on_from_a_delta(tmp_path, options):
     training = Training(**options)
-    training.fit(0, 2)
-    training.save(tmp_path, 2)
-    training.fit(2, 4)
-    training.save(tmp_path, 4, delta=True)
-    training.fit(4, 5)
-    path = training.save(tmp_path, 5, delta=True, extra='here')
+    training.fit_and_save(tmp_path, 0, 2)
+    training.fit_and_save(tmp_path, 2, 4, delta=True)
+    path = training.fit_and_save(tmp_path, 4, 5, delta=True, extra='here')
     _, loaded = assert_goes_on(tmp_path, training, 5, **options)
     assert (loaded.step, loaded.extra, loaded.path) == (5, 'here', path)
 
@@ -71,10 +67,8 @@ def test_training_goes_on_from_a_delta(tmp_path, options):
 @pytest.mark.parametrize('compacted', [False, True])
 def test_training_goes_on_with_a_delta(tmp_path, compacted):
     first = Training()
-    first.fit(0, 2)
-    first.save(tmp_path, 2)
-    first.fit(2, 4)
-    path = first.save(tmp_path, 4, delta=True)
+    first.fit_and_save(tmp_path, 0, 2)
+    path = first.fit_and_save(tmp_path, 2, 4, delta=True)
     if compacted:
         path = compact(tmp_path)
     expected = first.fit(4, STEPS)
@@ -122,8 +116,7 @@ def test_a_delta_has_the_rows_that_changed(training, tmp_path):
 
 def test_when_a_delta_is_whole(training, tmp_path):
     def is_whole(directory):
-        training.fit(0, 1)
-        path = training.save(directory, 1, delta=True)
+        path = training.fit_and_save(directory, 0, 1, delta=True)
         entries = tables_in(path)
         assert len({entry['delta'] for entry in entries.values()}) == 1
         assert bool(Reader(path).content.get('base')) == entries['users.weight']['delta']
@@ -149,8 +142,7 @@ def states_of(training):
 
 def test_state_of_tables_survives_a_renewed_store(tmp_path):
     training = Training(on_store=True)
-    training.fit(0, 3)
-    training.save(tmp_path, 3)
+    training.fit_and_save(tmp_path, 0, 3)
     states = states_of(training)
     training.net.output.weight.set_data(training.net.output.weight.data() * 1)
     with autograd.record():
@@ -158,8 +150,7 @@ def test_state_of_tables_survives_a_renewed_store(tmp_path):
     loss.backward()
     training.trainer.step(1)
     assert states_of(training) == states and np.any(states)
-    training.fit(3, 4, most=2)
-    assert is_delta(training.save(tmp_path, 4, delta=True))
+    assert is_delta(training.fit_and_save(tmp_path, 3, 4, most=2, delta=True))
     second = Training(seed=2, on_store=True)
     second.load(tmp_path)
     assert states_of(second) == states_of(training)
@@ -168,11 +159,9 @@ def test_state_of_tables_survives_a_renewed_store(tmp_path):
 
 
 def test_a_delta_after_dropped_state_is_whole(training, tmp_path, caplog):
-    training.fit(0, 3)
-    training.save(tmp_path, 3)
+    training.fit_and_save(tmp_path, 0, 3)
     training.net.users.weight.table.forget_optimizer()
-    training.fit(3, 4, most=2)
-    entries = tables_in(training.save(tmp_path, 4, delta=True))
+    entries = tables_in(training.fit_and_save(tmp_path, 3, 4, most=2, delta=True))
     assert [entry['delta'] for _, entry in sorted(entries.items())] == [True, False]
     assert 'all rows of users.weight: not all changes since the one before are known' in caplog.text
     second = Training(seed=2)
@@ -225,23 +214,14 @@ def test_a_delta_whose_chain_lost_a_checkpoint_is_whole(training, tmp_path, numb
     assert is_delta(training.save(tmp_path, 6, delta=True))
 
 
-def test_checkpoints_before_a_compacted_base_are_removed(training, tmp_path):
-    assert not is_delta(save_each_step(training, tmp_path, 0, 1, keep=1))
-    assert is_delta(save_each_step(training, tmp_path, 1, 2, keep=1))
-    with mxhybrid.checkpoint.open(os.path.join(str(tmp_path), '00000001-step-1')):  # so that compact leaves it
+def test_checkpoints_before_a_compacted_base(training, tmp_path):
+    save_each_step(training, tmp_path, 0, 3, keep=1)
+    with mxhybrid.checkpoint.open(tmp_path / '00000002-step-2'):  # stays, and so does its base
         compact(tmp_path)
-    assert is_delta(save_each_step(training, tmp_path, 2, 3, keep=1))
-    assert is_delta(save_each_step(training, tmp_path, 3, 4, keep=1))
-    assert sorted(folder.names(str(tmp_path))) == ['00000002-step-2-compacted', '00000003-step-3', '00000004-step-4']
-    assert Reader(os.path.join(str(tmp_path), '00000004-step-4')).oldest_base() == '00000002-step-2'
-
-
-def test_a_delta_that_is_read_keeps_its_bases(training, tmp_path):
-    save_each_step(training, tmp_path, 0, 3)
-    with mxhybrid.checkpoint.open(tmp_path / '00000002-step-2'):
-        compact(tmp_path)
-        assert sorted(folder.names(str(tmp_path))) == [
-            '00000001-step-1', '00000002-step-2', '00000003-step-3-compacted']
+    assert sorted(folder.names(str(tmp_path))) == ['00000001-step-1', '00000002-step-2', '00000003-step-3-compacted']
+    path = save_each_step(training, tmp_path, 3, 5, keep=1)
+    assert sorted(folder.names(str(tmp_path))) == ['00000003-step-3-compacted', '00000004-step-4', '00000005-step-5']
+    assert Reader(path).oldest_base() == '00000003-step-3'
 
 
 def test_a_long_chain_needs_few_descriptors(tmp_path, monkeypatch):
@@ -278,8 +258,7 @@ def test_a_chain_of_many_files_ends_whole(training, tmp_path, monkeypatch):
 
 
 def test_a_failed_save_leaves_the_checkpoints_before(training, tmp_path, monkeypatch):
-    training.fit(0, 2)
-    training.save(tmp_path, 2)
+    training.fit_and_save(tmp_path, 0, 2)
     training.fit(2, 3)
     table = training.net.users.weight.table
 
@@ -297,8 +276,7 @@ def test_a_failed_save_leaves_the_checkpoints_before(training, tmp_path, monkeyp
 
 
 def test_rows_are_read_without_the_net(training, tmp_path):
-    training.fit(0, 4)
-    training.save(tmp_path, 4)
+    training.fit_and_save(tmp_path, 0, 4)
     ids = np.arange(0, 60).reshape(4, 15) * (BIG // 60)
     with mxhybrid.checkpoint.open(tmp_path, verify=True) as tables:
         assert sorted(tables) == ['items.weight', 'output.bias', 'output.weight', 'users.weight']
@@ -325,8 +303,7 @@ def test_the_default_row_of_a_table_that_admits_keys(tmp_path):
     ({'dtype': 'float64'}, 'items.weight has dtype float32 in the checkpoint, float64 in the net'),
     ({'optimizer': 'sgd', 'settings': {'momentum': 0.9}}, "written with optimizer 'adam'")], ids=str)
 def test_another_model_is_refused(training, tmp_path, monkeypatch, change, message):
-    training.fit(0, 2)
-    training.save(tmp_path, 2)
+    training.fit_and_save(tmp_path, 0, 2)
     other = Training(seed=2, **change)
     if 'optimizer' not in change:  # the dense layer would be refused first
         monkeypatch.setattr('mxhybrid.checkpoint.restore.misfit', lambda *arguments: '')
@@ -339,8 +316,7 @@ def test_another_model_is_refused(training, tmp_path, monkeypatch, change, messa
 
 def test_state_of_other_widths_is_refused(tmp_path):
     training = Training('adagrad')
-    training.fit(0, 2)
-    path = training.save(tmp_path, 2)
+    path = training.fit_and_save(tmp_path, 0, 2)
     reader = Reader(path)
     reader.content['dynamic_tables']['users.weight']['state_widths'] = [1]
     tables = split_off_tables(training.trainer, items_of(training.net, training.trainer))[1]
@@ -349,8 +325,7 @@ def test_state_of_other_widths_is_refused(tmp_path):
 
 
 def test_a_net_without_the_table_is_refused(training, tmp_path):
-    training.fit(0, 1)
-    training.save(tmp_path, 1)
+    training.fit_and_save(tmp_path, 0, 1)
     net = gluon.nn.Dense(1, in_units=WIDTH)
     net.initialize()
     trainer = gluon.Trainer(net.collect_params(), 'adam', kvstore='hybrid')
@@ -388,8 +363,7 @@ def test_import(tmp_path, small_pieces, kind, dtype):
     last = {key: row.astype('float32') for key, row in zip(keys.tolist(), rows)}
     for key, row in last.items():
         np.testing.assert_array_equal(training.net.users(np.array([key])).asnumpy()[0], row)
-    training.fit(2, 3)
-    path = training.save(tmp_path / 'checkpoints', 3)
+    path = training.fit_and_save(tmp_path / 'checkpoints', 2, 3)
     assert set(tables_in(path)['users.weight']['state_widths']) == {WIDTH}
 
 

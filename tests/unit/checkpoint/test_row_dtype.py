@@ -31,12 +31,10 @@ def rows_of(changes):
 
 def test_readers_see_the_rows_of_training(tmp_path, kind):
     training, saves = Training(row_dtype=kind), str(tmp_path / 'saves')
-    training.fit(0, 3)
-    path = training.save(saves, 3)
+    path = training.fit_and_save(saves, 0, 3)
     assert np.load(os.path.join(path, 'table-00001', '0', 'rows.npy')).itemsize == 2
     first = training.net.users(KEYS).asnumpy()
-    training.fit(3, 5, most=10)
-    training.save(saves, 5, delta=True)
+    training.fit_and_save(saves, 3, 5, most=10, delta=True)
     rows = training.net.users(KEYS).asnumpy()
     assert_reads(saves, rows)
     changed = rows_of(checkpoint.changes(saves, 'users.weight', since=3))
@@ -57,8 +55,7 @@ def test_readers_see_the_rows_of_training(tmp_path, kind):
 @pytest.mark.parametrize('is_saved', [True, False])
 def test_tables_of_another_type_load_the_rows(tmp_path, kind, is_saved):
     first = Training(row_dtype=kind if is_saved else '')
-    first.fit(0, 3)
-    first.save(tmp_path, 3)
+    first.fit_and_save(tmp_path, 0, 3)
     second = Training(seed=2, row_dtype='' if is_saved else kind)
     second.load(tmp_path)
     with checkpoint.open(str(tmp_path)) as tables:
