@@ -154,8 +154,6 @@ def test_no_name_leads_out_of_the_checkpoint(tmp_path):
     assert '.safetensors' not in (Path(path) / 'manifest.json').read_text()
 
 
-# ------------------------------------------------------------------------------------------------- fuzzing
-
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 

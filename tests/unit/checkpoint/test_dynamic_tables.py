@@ -333,9 +333,6 @@ def test_a_net_without_the_table_is_refused(training, tmp_path):
         mxhybrid.checkpoint.load(tmp_path, net, trainer)
 
 
-# -- import --------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def small_pieces(monkeypatch):
     monkeypatch.setattr(importing, 'PIECE_BYTES', 60)

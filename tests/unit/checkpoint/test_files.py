@@ -70,15 +70,6 @@ def test_other_files_are_left_alone(tmp_path):
     assert sorted(os.listdir(str(tmp_path))) == ['00000001-step-x', '00000002-step-2', '1-step-2', 'notes.txt']
 
 
-def test_incomplete_files_are_removed(tmp_path):
-    (tmp_path / '.writing').mkdir()
-    (tmp_path / '.writing' / '00000.safetensors').write_bytes(b'half')
-    (tmp_path / '.removing').mkdir()
-    assert names(str(tmp_path)) == [] and newest(str(tmp_path)) is None
-    write(tmp_path, 1)
-    assert os.listdir(str(tmp_path)) == ['00000001-step-1']
-
-
 def test_a_writer_that_does_not_commit_leaves_nothing(tmp_path):
     with pytest.raises(ZeroDivisionError), Writer(str(tmp_path)) as writer:
         writer.add('a', (100,), 'float32', [np.ones(100)])
@@ -98,8 +89,6 @@ def test_a_dtype_unknown_to_the_format_is_refused(tmp_path):
         writer.add('a', (2,), 'complex128', [np.ones(2)])
 
 
-# ------------------------------------------------------------------------------------------------- extra
-
 CYCLIC = []
 CYCLIC.append(CYCLIC)
 
@@ -110,8 +99,6 @@ def test_values_that_json_cannot_hold_are_refused(value):
     with pytest.raises(InputError, match='extra is not a JSON value'):
         plain(value, 'extra')
 
-
-# ------------------------------------------------------------------------------------------------- the disk
 
 #: Writes a checkpoint beside another one, with files that are limited as on a full disk; prints the error.
 FULL = """

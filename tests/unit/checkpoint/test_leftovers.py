@@ -101,6 +101,8 @@ def test_only_files_with_names_of_checkpoints_are_removed(tmp_path, caplog, odd,
     (mine / 'file').write_bytes(b'mine')
     (directory / '.writing.txt').write_bytes(b'mine')
     ODD[odd](directory / name)
+    if name.startswith('.'):
+        assert names(str(directory)) == [] and newest(str(directory)) is None
     for step in (1, 2, 3):
         write(directory, step, keep=2)
         assert_whole(newest(str(directory)), step)

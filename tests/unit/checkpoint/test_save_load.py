@@ -277,8 +277,6 @@ def test_parameters_instead_of_a_net(tmp_path):
     assert first.fit(SAVED_AT) == expected
 
 
-# ------------------------------------------------------------------------------------------------ refusals
-
 def test_nothing_there_changes_nothing(tmp_path):
     training = Training()
     assert training.load(tmp_path / 'missing') is None and training.load(tmp_path) is None

@@ -107,7 +107,7 @@ def test_a_stranger_at_the_address_is_refused(doors):
 
 
 @pytest.mark.parametrize('silent_strangers, timeout', [(0, 0.2), (60, 1)])
-def test_a_peer_that_does_not_connect_is_named_in_time(stack, doors, monkeypatch, silent_strangers, timeout):
+def test_a_peer_that_does_not_connect_is_named(stack, doors, monkeypatch, silent_strangers, timeout):
     monkeypatch.setattr(handshake, '_LINE_S', 0.4)
     addresses = [door.getsockname() for door in doors[:2]]
     for _ in range(silent_strangers):

@@ -34,9 +34,6 @@ def sealed(body, secret=SECRET):
     return b'%s %s' % (sealed_module._mac(Sealer(secret)._key, body), body)
 
 
-# ------------------------------------------------------------------------------------------ what gets through
-
-
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.text(), ARGUMENTS), max_size=3), st.booleans())
 def test_sealed_messages_open_once_and_in_order(commands, as_bytes):
@@ -65,9 +62,6 @@ def test_only_growing_numbers_get_through(order):
 def test_secrets_are_long_and_never_the_same():
     made = {new_secret() for _ in range(100)}
     assert len(made) == 100 and all(len(secret) == 64 and set(secret) <= set(string.hexdigits) for secret in made)
-
-
-# ------------------------------------------------------------------------------------------ what does not
 
 
 @given(st.binary() | st.text())
@@ -153,9 +147,6 @@ def test_a_sealer_that_forgot_is_a_stranger():
 
 def test_refusals_are_errors_of_ours():
     assert issubclass(RefusedError, HybridError)
-
-
-# ------------------------------------------------------------------------------------------ proofs
 
 
 @given(st.text(), st.text(), st.integers(), st.text())

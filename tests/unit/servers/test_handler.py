@@ -15,8 +15,6 @@ from mxhybrid.telemetry.recorder import Recorder
 from ...helpers.programs import run_program
 from ...helpers.tables import MAILBOX, ROWS, WIDTH, LoudHandler, Table, equal, merged_gradients, start_values
 
-# ------------------------------------------------------------------------------------------ the other modes
-
 
 @pytest.mark.parametrize('count', [1, 2, 5])
 @pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
@@ -50,9 +48,6 @@ def test_capture_changes_nothing():
     equal(table.values(), start_values())
 
 
-# ------------------------------------------------------------------------------------------ mistakes
-
-
 def test_a_push_to_an_unknown_key_is_an_error():
     with pytest.raises(RuntimeError, match='key 9, which belongs to no table'):
         LoudHandler().update_multi_precision(9, mx.nd.zeros(1), mx.nd.zeros(1), None)
@@ -73,9 +68,6 @@ def test_stored_weights_that_lack_rows_are_an_error():
     with pytest.raises(RuntimeError, match='partition 7 of w holds 2 of its 4 rows'):
         handler.update_multi_precision(7, lacking, make_row_sparse(np.array([0]), np.ones((1, WIDTH), 'float32'),
                                                                  (4, WIDTH)), None)
-
-
-# ------------------------------------------------------------------------------------------ commands
 
 
 @pytest.mark.both_pythons
@@ -110,9 +102,6 @@ def test_the_handler_passes_for_an_optimizer():
     weight = make_row_sparse(np.arange(2), np.zeros((2, 1), 'float32'), (2, 1))
     updater(0, make_row_sparse(np.array([1]), np.ones((1, 1), 'float32'), (2, 1)), weight)
     assert weight.asnumpy().tolist() == [[0], [1]]
-
-
-# ------------------------------------------------------------------------------------------ events
 
 
 @pytest.mark.both_pythons

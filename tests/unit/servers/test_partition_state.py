@@ -162,9 +162,6 @@ def test_settings_with_which_one_process_fails_are_refused(name, start, change):
     check_change(('adam', {}), optimizer, 'words')  # and where another optimizer made the state
 
 
-# ------------------------------------------------------------------------------------------ on-demand rows
-
-
 @pytest.mark.parametrize('dtype', ['float32', 'float16', 'float64'])
 @pytest.mark.parametrize('name', STARTS)
 def test_on_demand_rows_equal_a_dense_weight(name, dtype):
@@ -194,9 +191,6 @@ def test_on_demand_rows_take_no_outdated_state():
     assert not unsupported_reason(route, optimizer, state) and not unsupported_reason(route, optimizer, None)
     optimizer.momentum = 0.0  # one process keeps the array
     assert 'state' in unsupported_reason(route, optimizer, state)
-
-
-# ------------------------------------------------------------------------------------------ rows of zeros
 
 
 def test_rows_that_mxnet_leaves_out_are_stored_again():

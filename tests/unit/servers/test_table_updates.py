@@ -41,9 +41,6 @@ def case_name(value):
     return str(value)
 
 
-# ------------------------------------------------------------------------------------------ updates
-
-
 @pytest.mark.parametrize('count', [1, 2, 5, ROWS])
 @pytest.mark.parametrize('name, arguments', OPTIMIZERS, ids=case_name)
 def test_partitions_have_values_and_state_of_mxnets_whole_table(name, arguments, count):
@@ -176,8 +173,6 @@ def test_tables_have_their_own_optimizers():
     assert other.asnumpy()[:, 0].tolist() == [1, 0]
 
 
-# ------------------------------------------------------------------------------------------ optimizer state
-
 @pytest.mark.parametrize('name, arguments', [('sgd', {'momentum': 0.9}), ('adam', {}), ('adam', {'lazy_update': False}),
                                              ('ftrl', {})], ids=case_name)
 def test_state_reads_as_its_start_before_the_first_update(name, arguments):
@@ -251,9 +246,6 @@ def test_assigned_rows_are_found_without_copying_ids(monkeypatch):
         table.push(np.array([2, 5]), np.full((2, WIDTH), value, 'float32'))
         equal(table.values()[[2, 5]], np.full((2, WIDTH), value, 'float32'))
     assert len(looked_at) == 2 and not any(array is stored for array in looked_at for stored in table.stored)
-
-
-# ------------------------------------------------------------------------------------------ moves
 
 
 @pytest.mark.parametrize('through_workers', [False, True])
