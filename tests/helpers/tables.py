@@ -19,8 +19,8 @@ COMMON = {'rescale_grad': 1 / 3, 'clip_gradient': 0.4}
 STARTS = {
     'sgd': [{}, {'momentum': 0.9}, {'lazy_update': False}, {'momentum': 0.9, 'lazy_update': False}],
     'ccsgd': [{'momentum': 0.9}], 'nag': [{}, {'momentum': 0.9}],
-    'adam': [{}, {'lazy_update': False}, {'epsilon': 1e-3}], 'adagrad': [{}], 'groupadagrad': [{}], 'ftrl': [{}],
-    'adadelta': [{}],
+    'adam': [{}, {'lazy_update': False}, {'beta1': 0.8, 'beta2': 0.99, 'epsilon': 1e-3}],
+    'adagrad': [{}, {'eps': 1e-4}], 'groupadagrad': [{}], 'ftrl': [{}, {'lamda1': 0.1, 'beta': 0.7}], 'adadelta': [{}],
     'rmsprop': [{}, {'centered': True}, {'clip_weights': 1.0}, {'centered': True, 'clip_weights': 1.0}],
 }
 WITHOUT_DECAY = ('adagrad', 'groupadagrad')

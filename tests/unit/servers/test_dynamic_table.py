@@ -33,9 +33,12 @@ OPTIMIZERS = [('sgd', {}), ('sgd', {'momentum': 0.9}), ('adam', {'beta1': 0.8, '
 JOBS = [([1], [1], 1), ([2], [2], 3), ([1, 1], [1, 1], 5), ([2, 1], [1, 2], 4)]
 
 
-def create_items(servers, partitions=3, dtype='float32', width=WIDTH, name='items', **options):
-    """Create a dynamic table."""
-    return create_dynamic_table(servers, DynamicTableSpec(name, width, dtype, FIRST, partitions, **options))
+def create_items(servers, partitions=3, dtype='float32', width=WIDTH, name='items', optimizer='', **options):
+    """Create a dynamic table, if need be with an optimizer whose learning rate is 1."""
+    table = create_dynamic_table(servers, DynamicTableSpec(name, width, dtype, FIRST, partitions, **options))
+    if optimizer:
+        table.set_optimizer(mx.optimizer.create(optimizer), 1.0, 0.0, 0)
+    return table
 
 
 def pulled(table, keys=KEYS):
@@ -152,8 +155,7 @@ def test_assigned_rows_start_with_a_fresh_optimizer(workers, servers):
 @pytest.mark.parametrize('width', [WIDTH, 64, 65])
 def test_hits_of_the_cache_are_counted_on_each_host(workers, servers, width):
     def train(servers):
-        table = create_items(servers, width=width)
-        table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
+        table = create_items(servers, width=width, optimizer='sgd')
         assert table.cache_counts() == {'requested': 0, 'cached': 0}
         servers.barrier()
         pulled(table)
@@ -180,8 +182,7 @@ def test_hits_of_the_cache_are_counted_on_each_host(workers, servers, width):
 
 def test_rows_travel_as_float16_equally_to_all():
     def train(servers):
-        table = create_items(servers, 4, wire_dtype='float16')
-        table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
+        table = create_items(servers, 4, wire_dtype='float16', optimizer='sgd')
         table.push(KEYS, np.ones((len(KEYS), WIDTH)))
         rows, exact = pulled(table), np.empty((len(KEYS), WIDTH), 'float32')
         servers.link.request_uncached(table, KEYS)(exact)
@@ -272,8 +273,7 @@ def test_a_directory_that_one_server_does_not_have(monkeypatch):
 def test_retired_tables_are_dropped():
     def use(servers):
         for _ in range(3):
-            table = create_items(servers, name='hybrid0.items')
-            table.set_optimizer(mx.optimizer.create('adagrad'), 0.1, 0.0, 0)
+            table = create_items(servers, name='hybrid0.items', optimizer='adagrad')
             table.push(KEYS, np.ones((len(KEYS), WIDTH)))
             retire_tables(servers, [name for name in servers.tables if name.startswith('hybrid0.')])
             assert not servers.tables
@@ -335,8 +335,7 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeyp
                 assert all(result['whole'] == (step == 1) for result in results.values())
                 directories += [str(tmp_path / str(step) / str(part)) for part in range(partitions)]
         expected = pulled(table)
-        other = create_items(servers, later_partitions, name='other')
-        other.set_optimizer(adagrad, 0.1, 0.0, 0)
+        other = create_items(servers, later_partitions, name='other', optimizer='adagrad')
         other.push(KEYS[3:5], np.ones((2, WIDTH)))
         pulled(other)  # hosts cache these rows
         other.load(directories, 4)
@@ -365,8 +364,7 @@ def test_files_that_cannot_be_fetched(tmp_path, monkeypatch):
     hide_files(monkeypatch)
 
     def train(servers):
-        table, errors = create_items(servers), []
-        table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
+        table, errors = create_items(servers, optimizer='sgd'), []
         table.push(KEYS, np.ones((len(KEYS), WIDTH)))
 
         def save_to(name):
@@ -415,8 +413,7 @@ def test_answers_may_be_longer_than_a_mailbox():
 
 def test_updates_are_recorded_in_a_trace():
     def train(servers):
-        table = create_items(servers)
-        table.set_optimizer(mx.optimizer.create('sgd'), 0.1, 0.0, 0)
+        table = create_items(servers, optimizer='sgd')
         table.push(KEYS[servers.rank:], np.ones((len(KEYS) - servers.rank, WIDTH)))
         servers.link.settle()
     with dynamic_job([2], [1]) as job:

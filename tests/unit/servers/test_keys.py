@@ -1,4 +1,4 @@
-"""Keys of tables: those of gone tables serve later ones, and rows travel unchanged or as pairs of float16."""
+"""The keys of a table that is gone serve a later table; rows travel unchanged, or as pairs of float16."""
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st

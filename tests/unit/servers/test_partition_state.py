@@ -1,7 +1,7 @@
-"""Servers update rows as one process updates a row_sparse weight, bit for bit, with all settings.
+"""Servers update rows to the same bits as one process updates a row_sparse weight, with all optimizers and settings.
 
-Every optimizer for tables, with every setting, changed in mid-run, rows untouched in some steps, the table in some
-partitions and cut again; on-demand rows, of which one process has a dense weight with a row_sparse gradient, as well.
+Settings change in mid-run, some steps leave rows untouched, and the table is cut into other partitions.  On-demand rows
+are compared with a dense weight that has a row_sparse gradient.
 """
 import itertools
 import json

@@ -18,28 +18,20 @@ from mxhybrid.lane.membership import Membership
 from mxhybrid.lane.worker import Lane
 from mxhybrid.messaging import local_sockets
 from mxhybrid.native.arrays import make_row_sparse
-from mxhybrid.native.optimizers import attributes_of, reference_of
+from mxhybrid.native.optimizers import FLOAT32_STATE, attributes_of, reference_of
 from mxhybrid.servers.partition_state import updated_optimizer
 from mxhybrid.servers.protocol import ASSIGN, OPTIMIZE, overwrite_mode
 from mxhybrid.servers.shard import Shard
 
-from ...helpers.tables import mxnets_partition
+from ...helpers.tables import STARTS, WITHOUT_DECAY, mxnets_partition
 
 ROWS, WIDTH = 40, 5
 
-#: With their own settings; those for which the compiled part has kernels first.
-OPTIMIZERS = {
-    'sgd': [{}, {'momentum': 0.9}], 'adam': [{}, {'beta1': 0.8, 'beta2': 0.99, 'epsilon': 1e-4}],
-    'adagrad': [{'eps': 1e-4}], 'groupadagrad': [{}], 'ftrl': [{'lamda1': 0.1, 'beta': 0.7}],
-    'nag': [{}, {'momentum': 0.9}], 'rmsprop': [{}], 'adadelta': [{}],
-    'lazy': [{'momentum': 0.9, 'lazy_update': False}],
-}
-#: MXNet keeps the state of the others in float32, so that tables of other types are refused.
-OF_ALL_DTYPES = ('sgd', 'adam', 'nag', 'lazy')
-CASES = [(name, own, more, dtype) for name, settings in OPTIMIZERS.items() for own in settings
+#: Optimizers with their own settings, common settings, and types: MXNet keeps some state in float32 only.
+CASES = [(name, settings, more, dtype) for name, starts in STARTS.items() for settings in starts
          for more in ({}, {'clip_gradient': 0.05}, {'wd': 0.1, 'rescale_grad': 0.25})
-         for dtype in (('float32', 'float64', 'float16') if name in OF_ALL_DTYPES else ('float32',))
-         if not ('wd' in more and name in ('adagrad', 'groupadagrad'))]
+         for dtype in (('float32',) if name in FLOAT32_STATE else ('float32', 'float64', 'float16'))
+         if not ('wd' in more and name in WITHOUT_DECAY)]
 
 
 class OneShard:
@@ -105,7 +97,7 @@ def start_shard():
 
 
 def made_by_mxnet(name, settings):
-    return mx.optimizer.create('sgd' if name == 'lazy' else name, learning_rate=0.1, **settings)
+    return mx.optimizer.create(name, learning_rate=0.1, **settings)
 
 
 @pytest.mark.parametrize('name, settings, more, dtype', CASES)
@@ -135,7 +127,7 @@ ODD = {'sgd': [{'wd': 3.3e-5}, {'momentum': 1.7e-5, 'wd': 2.9e-5}],
 
 @pytest.mark.parametrize('name, settings, dtype', [
     (name, settings, dtype) for name, cases in ODD.items() for settings in cases
-    for dtype in (('float32', 'float64') if name in OF_ALL_DTYPES else ('float32',))])
+    for dtype in (('float32',) if name in FLOAT32_STATE else ('float32', 'float64'))])
 def test_updates_have_mxnets_bits_at_any_rate(start_shard, name, settings, dtype):
     random = np.random.RandomState(1)
     optimizer = made_by_mxnet(name, dict(settings, rescale_grad=1.9e-5, clip_gradient=4.3e-5))

@@ -67,7 +67,7 @@ def test_mxnets_optimizer_for_tests_gives_the_same_weights(dtype):
 
 
 class HalfTable(Table):
-    """A table whose rows travel as float16, as servers hold it that add float16 pushes in float32."""
+    """A table whose rows travel as float16: servers add pushes of float16 to weights of float32."""
 
     def __init__(self, values, count):
         super().__init__(values, count)
