@@ -41,18 +41,6 @@ def case_name(value):
     return str(value)
 
 
-@pytest.mark.parametrize('count', [1, 2, 5, ROWS])
-@pytest.mark.parametrize('name, arguments', OPTIMIZERS, ids=case_name)
-def test_partitions_have_values_and_state_of_mxnets_whole_table(name, arguments, count):
-    table, whole = pair(name, arguments, count)
-    push_to_both(table, whole, 1)
-    for slot, expected in enumerate(whole.states()):
-        assert expected.any() or name == 'adadelta' or slot
-        equal(table.read_state(slot, expected.shape[1]), expected)
-        # A server may keep a float16 table in float32.
-        equal(table.read_state(slot, expected.shape[1], dtype='float16'), expected.astype('float16'))
-
-
 @pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
 def test_mxnets_optimizer_for_tests_gives_the_same_weights(dtype):
     """``state[:] = weight`` fails in one process, after the update of the weight; MXNet's stores ignore the error."""
