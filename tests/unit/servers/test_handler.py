@@ -74,10 +74,10 @@ def test_stored_weights_that_lack_rows_are_an_error():
 def test_commands_of_mxnet_reach_the_one_handler(monkeypatch):
     monkeypatch.setattr(pickled_module, '_handler', None)
 
-    def send(name, **arguments):
+    def send(command, /, **arguments):
         # As KVStore.set_optimizer does: a pickle of protocol 0, sent as text.
-        assert pickled(name, arguments).isascii()
-        return pickle.loads(pickled(name, arguments).encode())
+        assert pickled(command, arguments).isascii()
+        return pickle.loads(pickled(command, arguments).encode())
 
     first = send('table', table='größe', keys=(5, 6), rows=[2, 3], width=4)
     assert isinstance(first, Handler)
