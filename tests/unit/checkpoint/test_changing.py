@@ -45,7 +45,7 @@ def assert_copy(copy, table):
 KEYS = st.integers(-20, 20)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.lists(KEYS, max_size=15), st.lists(KEYS, max_size=15), st.integers(1, 3), st.booleans()),
                 min_size=1, max_size=5), st.integers(1, 9), st.booleans())
 def test_tables_and_copies_against_a_dict(tmp_path_factory, steps, merged_rows, compacts):

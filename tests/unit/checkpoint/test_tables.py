@@ -277,11 +277,14 @@ def test_arrays_in_safetensors_files(tmp_path):
 @pytest.mark.both_pythons
 def test_no_mxnet_is_needed(tmp_path):
     table = chain(tmp_path)
-    program = ('import sys\n'
-               'sys.modules.update(dict.fromkeys(["mxnet", "horovod", "safetensors"]))  # cannot be imported\n'
+    program = ('import importlib.util, sys\n'
+               'sys.modules.update(dict.fromkeys(["horovod", "safetensors"]))  # cannot be imported\n'
+               'spec = importlib.util.find_spec\n'
+               'importlib.util.find_spec = lambda name: None if name == "mxnet" else spec(name)\n'
                'import mxhybrid\n'
                'tables = mxhybrid.checkpoint.open(sys.argv[1])\n'
                'print(len(tables["users"]), tables["dense"].numpy().sum())\n'
+               'assert "mxnet" not in sys.modules\n'
                'try:\n'
                '    mxhybrid.create\n'
                'except AttributeError as error:\n'
