@@ -70,7 +70,7 @@ class DynamicJob:
 
     def __init__(self, workers, servers):
         self.num_workers = sum(workers)
-        #: What workers tell each other, by rank.
+        #: The values that workers exchange, by rank.
         self.values = {}
         self.servers = [Server('host %d' % host) for host, count in enumerate(servers) for _ in range(count)]
         domains = ['host %d' % host for host, count in enumerate(workers) for _ in range(count)]

@@ -71,7 +71,7 @@ def assert_same_state(table, whole, case):
 
 
 def route_of(dtype):
-    """Return what the decision about on-demand rows needs to know of a weight."""
+    """Return the attributes of a weight on which on-demand rows depend."""
     dtype = np.dtype(dtype)
     return types.SimpleNamespace(key=0, name='w', shape=(ROWS, WIDTH), rows=ROWS, wire_dtype=dtype, dtype=dtype)
 

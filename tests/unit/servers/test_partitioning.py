@@ -176,13 +176,13 @@ def placements(draw):
 
 @given(placements())
 def test_all_workers_place_unique_keys_on_least_loaded_servers(drawn):
-    num_servers, first_key, wanted = drawn
+    num_servers, first_key, sizes = drawn
     placement, of_another_worker = Placement(num_servers, first_key), Placement(num_servers, first_key)
     taken, others = ([each.key_on(server) for server in range(num_servers)] for each in (placement, of_another_worker))
     assert taken == others
     assert [key * 9973 % num_servers for key in taken] == list(range(num_servers))
     loads, largest = [0] * num_servers, 0
-    for rows, width, itemsize, count in wanted:
+    for rows, width, itemsize, count in sizes:
         table = placement.place(rows, width, itemsize, count)
         assert table == of_another_worker.place(rows, width, itemsize, count)
         assert (table.rows, table.width, table.count) == (rows, width, count)
