@@ -1,14 +1,13 @@
 """Changes of a dynamic table between checkpoints: a copy that follows them equals the table."""
+import contextlib
 import os
 import re
 import shutil
-import socket
-import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import redis
 from hypothesis import given, settings, strategies as st
 
 from mxhybrid.base.errors import CheckpointError, InputError
@@ -132,40 +131,38 @@ def test_wrong_calls(tmp_path, arguments, kind, message):
     os.close(handle)
 
 
-@pytest.fixture
-def redis_port(tmp_path):
-    """Start a Redis server; return its port."""
-    program = shutil.which('redis-server')
-    if program is None:
-        pytest.skip('needs redis-server')
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen([program, '--port', str(port), '--bind', '127.0.0.1', '--save', '', '--dir',
-                               str(tmp_path)], stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                socket.create_connection(('127.0.0.1', port), 1).close()
-                break
-            except OSError:
-                assert server.poll() is None and time.monotonic() < deadline
-                time.sleep(0.02)
-        yield port
-    finally:
-        server.kill()
-        server.wait()
+class Client(redis.Redis):
+    """Redis's client for Python, whose commands use a dictionary in place of a server."""
+
+    def __init__(self):
+        super().__init__()
+        self.stored = {}
+
+    def execute_command(self, *arguments, **_):
+        name, key, *values = map(self.get_encoder().encode, arguments)
+        if name == b'SET':
+            self.stored[key] = values[0]
+        elif name == b'HSET':
+            self.stored.setdefault(key, {}).update(zip(values[::2], values[1::2]))
+        elif name == b'HDEL':
+            for field in values:
+                self.stored[key].pop(field, None)
+        else:
+            return self.stored.get(key)
+
+    def pipeline(self):
+        return contextlib.nullcontext(self)
+
+    def execute(self):
+        """End a pipeline."""
 
 
-def test_the_recipe_for_redis(tmp_path, redis_port, monkeypatch):
-    import redis
-
+def test_the_recipe_for_redis(tmp_path, monkeypatch):
     recipe, = (block for block in re.findall(r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL) if 'redis' in block)
-    monkeypatch.setattr(redis, 'Redis', lambda client=redis.Redis: client(port=redis_port))
+    client = Client()
+    monkeypatch.setattr(redis, 'Redis', lambda: client)
     monkeypatch.chdir(tmp_path)
     table = chain(tmp_path / 'checkpoints')
-    client = redis.Redis()
 
     def check():
         exec(compile(recipe, str(PAGE), 'exec'), {})

@@ -16,8 +16,7 @@ from mxhybrid.row_store.row_store import RowStore, partition_of
 
 from ...helpers.nameless_files import nameless_files
 from ...helpers.programs import run_program
-from ...helpers.row_stores import first_rows
-from .row_store_inputs import FIRST, SGD, SPECIAL, unique
+from ...helpers.row_stores import FIRST, SGD, SPECIAL, first_rows, unique
 
 HERE = Path(__file__).parent
 

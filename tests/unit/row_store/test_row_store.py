@@ -14,10 +14,9 @@ from mxhybrid.native.optimizer_state import state_widths
 from mxhybrid.row_store.row_store import FirstValues, RowStore, as_keys, newest_parts, partition_of
 from mxhybrid.servers.kernel_rules import kernel_rule
 
-from ...helpers.row_stores import first_rows
+from ...helpers.row_stores import FIRST, SGD, SPECIAL, first_rows, unique
 from ...helpers.table_model import Model
 from ...helpers.tables import mxnets_partition
-from .row_store_inputs import FIRST, SGD, SPECIAL, unique
 
 #: Rules with settings, by optimizer of MXNet.
 OPTIMIZERS = [('sgd', {}), ('sgd', {'momentum': 0.9}), ('adam', {'beta1': 0.8}), ('adagrad', {'eps': 1e-4}),
