@@ -30,8 +30,6 @@ from ...helpers.tables import (
 
 OPTIMIZERS = [(name, arguments if name in WITHOUT_DECAY else dict(arguments, wd=0.01))
               for name, starts in STARTS.items() for arguments in starts]
-WITH_STATE = [(name, arguments) for name, arguments in OPTIMIZERS
-              if state_arrays(mx.optimizer.create(name, **arguments).create_state(0, mx.nd.ones((2, 2))))]
 
 
 def case_name(value):
@@ -170,32 +168,6 @@ def test_state_reads_as_its_start_before_the_first_update(name, arguments):
         equal(table.read_state(slot, WIDTH), wanted.asnumpy())
 
 
-def write_state(table, slot, rows):
-    """Overwrite a state of the whole table, in two pushes, with rows as wide as the table's."""
-    padded = np.zeros((ROWS, WIDTH), rows.dtype)
-    padded[:, :rows.shape[1]] = rows
-    table.handler.do_mode(table.keys, 'state:%d' % slot)
-    for ids in (np.arange(0, 4), np.arange(4, ROWS)):
-        table.push(ids, padded[ids])
-    table.handler.do_mode(table.keys, 'optimize')
-
-
-@pytest.mark.parametrize('counts', [(2, 5), (5, 1), (1, 2)])
-@pytest.mark.parametrize('name, arguments', WITH_STATE, ids=case_name)
-def test_state_moves_to_another_partitioning_and_training_goes_on(name, arguments, counts):
-    old, whole = pair(name, arguments, counts[0])
-    push_to_both(old, whole, 12, steps=3)
-    new = Table(old.values(), counts[1])
-    new.set_optimizer(mx.optimizer.create(name, **dict(COMMON, **arguments)), count=3)
-    widths = [state.shape[1] for state in whole.states()]
-    for slot, width in enumerate(widths):
-        write_state(new, slot, old.read_state(slot, width))
-        equal(new.read_state(slot, width, at_once=3), whole.states()[slot])
-    push_to_both(new, whole, 13)
-    for slot, wanted in enumerate(whole.states()):
-        equal(new.read_state(slot, widths[slot]), wanted)
-
-
 @pytest.mark.parametrize('name, arguments', [('sgd', {'momentum': 0.9}), ('nag', {'momentum': 0.9})], ids=case_name)
 def test_writing_some_rows_of_a_state_keeps_the_others(name, arguments):
     table, whole = pair(name, arguments, 2)
@@ -239,26 +211,18 @@ def test_assigned_rows_are_found_without_copying_ids(monkeypatch):
 @pytest.mark.parametrize('through_workers', [False, True])
 @pytest.mark.parametrize('name, arguments', OPTIMIZERS, ids=case_name)
 def test_moves_change_no_bit(name, arguments, through_workers):
-    optimizer = mx.optimizer.create(name, **dict(COMMON, **arguments))
-    values = np.random.RandomState(1).standard_normal((ROWS, WIDTH)).astype('f4')
-    still, moved = Table(values, 3), Table(values, 3)
-    for table in (still, moved):
-        table.set_optimizer(optimizer)
-    counts = iter((4, 1, 1, 11, 2, 3, 6))
-    for ids, rows in merged_gradients(2):
-        recut(moved, next(counts), through_workers)
-        for table in (still, moved):
-            table.push(ids, rows)
-        np.testing.assert_array_equal(still.values(), moved.values())
-    for slot, array in enumerate(state_arrays(still.handler._partitions[still.keys[0]].state)):
-        width = int(np.prod(array.shape[1:]))
-        np.testing.assert_array_equal(still.read_state(slot, width), moved.read_state(slot, width))
+    table, whole = pair(name, arguments, 3)
+    for count, (ids, rows) in zip((4, 1, 1, 11, 2, 3, 6), merged_gradients(2)):
+        recut(table, count, through_workers)
+        table.push(ids, rows)
+        whole.push(ids, rows)
+        equal(table.values(), whole.values())
+    for slot, state in enumerate(whole.states()):
+        equal(table.read_state(slot, state.shape[1]), state)
 
 
 def test_released_partitions_hold_nothing_and_can_be_filled_again():
-    values = np.random.RandomState(1).standard_normal((ROWS, WIDTH)).astype('f4')
-    table = Table(values, 2)
-    table.set_optimizer(mx.optimizer.create('sgd', momentum=0.9))
+    table, _ = pair('sgd', {'momentum': 0.9}, 2)
     ids, rows = next(merged_gradients(1))
     table.push(ids, rows)
     before, keys, partitioning, stored = table.values(), table.keys, table.partitioning, table.stored
