@@ -168,7 +168,6 @@ def assert_sound_or_error(path, step):
 
 
 def one_file(path, number):
-    """Return one of the files of a checkpoint."""
     files = sorted(Path(path).iterdir())
     return files[number % len(files)]
 

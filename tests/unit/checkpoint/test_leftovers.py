@@ -37,7 +37,6 @@ def undeletable(monkeypatch):
 
 
 def warnings(caplog):
-    """Return the warnings."""
     return [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
 
 

@@ -66,11 +66,9 @@ class Training:
         return losses
 
     def save(self, directory, step=SAVED_AT, **keywords):
-        """Write a checkpoint."""
         return checkpoint.save(directory, self.net, self.trainer, step, **keywords)
 
     def load(self, directory):
-        """Load the newest one."""
         return checkpoint.load(directory, self.net, self.trainer)
 
 

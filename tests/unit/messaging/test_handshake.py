@@ -20,7 +20,6 @@ OTHERS = [[1, 2], [0, 2], [0, 1]]
 
 @pytest.fixture
 def stack():
-    """Close sockets at the end of the test."""
     with contextlib.ExitStack() as stack:
         yield stack
 

@@ -27,7 +27,6 @@ def saved(path):
 
 
 def assert_same_arrays(first, second):
-    """Compare the arrays of two folders."""
     arrays, others = saved(first), saved(second)
     assert set(arrays) == set(others)
     for name, array in arrays.items():

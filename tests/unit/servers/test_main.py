@@ -34,7 +34,6 @@ def server():
 
 
 def table(name, rows):
-    """Arguments of a command."""
     return {'table': name, 'keys': [5], 'rows': [rows], 'width': 4}
 
 

@@ -49,7 +49,6 @@ def create(name, arguments):
 
 
 def all_arguments(name):
-    """Every combination of settings."""
     for start in STARTS[name]:
         for values in itertools.product(*COMMON.values()):
             arguments = dict(start, **dict(zip(COMMON, values)))
