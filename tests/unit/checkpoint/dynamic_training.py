@@ -25,7 +25,6 @@ class Net(gluon.Block):
 
 
 class Training:
-
     def __init__(self, optimizer='adam', seed=1, settings=(), dtype='float32', on_store=None, **options):
         mx.random.seed(seed)
         self.net = Net(**options)
