@@ -130,9 +130,7 @@ def wrong_keys(monkeypatch, path):
     (None, {'directory': 'none'}, CheckpointError, 'none has no checkpoint'),
     (None, {'directory': 'checkpoints/.writing'}, CheckpointError, '.writing has no checkpoint'),
     (None, {'directory': 'checkpoints/00000009-step-9'}, CheckpointError, 'has no checkpoint 00000009-step-9'),
-    (full, {}, CheckpointError, 'cannot export to .*exported: .*File too large'),
-    (full, {'to': 'parquet'}, CheckpointError, 'cannot export to .*exported: .*File too large'),
-    (full, {'to': 'safetensors'}, CheckpointError, 'cannot export to .*exported: .*File too large'),
+    *((full, {'to': to}, CheckpointError, 'cannot export to .*exported: .*File too large') for to in exporting.FORMATS),
     (no_pyarrow, {'to': 'parquet'}, SettingError, 'needs the package pyarrow .*: pip install pyarrow'),
     (wrong_keys, {}, CheckpointError, r'keys.npy has an array of uint64 of shape \(\d+,\), not of int64')],
     ids=lambda value: getattr(value, '__name__', str(value)))
