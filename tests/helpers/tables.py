@@ -68,7 +68,7 @@ class Table:
         Table.push(self, np.empty(0, np.int64), np.empty((0, WIDTH), values.dtype))
 
     def push(self, ids, rows, keys=None, stored=None):
-        """Handle one merged push as servers do, partitions without rows included."""
+        """Handle one merged push as servers do, partitions without rows included, to the weights or to other keys."""
         for part, at in enumerate(split(self.partitioning, ids)):
             grad = make_row_sparse(local(self.partitioning, ids[at]), rows[at], self.partitioning.shape(part))
             self.handler.update_multi_precision((keys or self.keys)[part], (stored or self.stored)[part], grad, None)
