@@ -124,29 +124,26 @@ def test_training_goes_on(tmp_path, kind, optimizer, options, kvstore):
 def test_float16(tmp_path, multi_precision):
     """A float16 weight, with a float32 copy in the optimizer's state if asked for."""
     def training():
-        weight = gluon.Parameter('weight', shape=(3, 4), dtype='float16', init=mx.init.Constant(0.1))
-        params = gluon.ParameterDict()
-        params._params['weight'] = weight
-        weight.initialize()
+        net = gluon.nn.Embedding(3, 4, dtype='float16', weight_initializer=mx.init.Constant(0.1))
+        net.initialize()
         options = {'learning_rate': 0.1, 'momentum': 0.9, 'multi_precision': multi_precision}
-        return weight, params, gluon.Trainer(params, 'sgd', options, kvstore='hybrid')
+        return net, gluon.Trainer(net.collect_params(), 'sgd', options, kvstore='hybrid')
 
-    def fit(weight, trainer):
+    def fit(net, trainer):
         for _ in range(3):
             with autograd.record():
-                loss = (weight.data() ** 2).sum()
+                loss = (net(mx.nd.arange(3)) ** 2).sum()
             loss.backward()
             trainer.step(1)
-        return weight.data().asnumpy().tolist()
+        return net.weight.data().asnumpy().tolist()
 
-    weight, params, trainer = training()
-    fit(weight, trainer)
-    path = checkpoint.save(tmp_path, params, trainer, 3)
+    first, second = training(), training()
+    fit(*first)
+    path = checkpoint.save(tmp_path, *first, 3)
     dtypes = [entry['dtype'] for entry in Reader(path).content['arrays'].values()]
     assert sorted(dtypes) == (['float16', 'float32', 'float32'] if multi_precision else ['float16', 'float16'])
-    again = training()
-    checkpoint.load(tmp_path, again[1], again[2])
-    assert fit(again[0], again[2]) == fit(weight, trainer)
+    checkpoint.load(tmp_path, *second)
+    assert fit(*second) == fit(*first)
 
 
 @pytest.mark.parametrize('schedule', [
