@@ -2,6 +2,7 @@
 import errno
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,8 +38,7 @@ def test_written_values_are_read_back(tmp_path):
 def test_the_format_is_ordinary_safetensors(tmp_path):
     from safetensors.numpy import load_file
     path = write(tmp_path, 3)
-    with open(os.path.join(path, 'manifest.json')) as handle:
-        manifest = json.load(handle)['content']
+    manifest = json.loads(Path(path, 'manifest.json').read_text())['content']
     assert manifest['format'] == 3
     flat = []
     for shard, start, stop in manifest['arrays']['table']['pieces']:

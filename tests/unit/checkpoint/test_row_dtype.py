@@ -40,8 +40,7 @@ def test_readers_see_the_rows_of_training(tmp_path, kind):
     changed = rows_of(checkpoint.changes(saves, 'users.weight', since=3))
     assert set(changed) == {key for key, before, after in zip(KEYS, first, rows) if (before != after).any()}
     export(saves, str(tmp_path / 'exported'), 'users*')
-    with open(str(tmp_path / 'exported' / 'manifest.json')) as file:
-        exported = json.load(file)['tables']['users.weight']
+    exported = json.loads((tmp_path / 'exported' / 'manifest.json').read_text())['tables']['users.weight']
     assert (exported['trained_dtype'], exported['row_dtype']) == ('float32', kind)
     keys, exported_rows = (np.load(str(tmp_path / 'exported' / exported['directory'] / (name + '.npy')))
                            for name in ('keys', 'rows'))
