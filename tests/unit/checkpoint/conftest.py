@@ -1,4 +1,6 @@
 """Fixtures of the tests of checkpoints."""
+import logging
+
 import pytest
 
 from mxhybrid.checkpoint import files as checkpoint_files
@@ -15,3 +17,11 @@ def small_shards(monkeypatch):
 @pytest.fixture
 def training():
     return Training()
+
+
+@pytest.fixture
+def messages(caplog, monkeypatch):
+    """Return the messages of the library, also if the test creates the first store, which configures the logger."""
+    monkeypatch.setattr(logging.getLogger('mxhybrid'), 'handlers', [caplog.handler])
+    caplog.set_level('INFO', 'mxhybrid')
+    return caplog

@@ -96,7 +96,7 @@ def test_another_save_or_load_waits(training, tmp_path, gate):
 
 
 @pytest.mark.parametrize('call', ['wait', 'save', 'load'])
-def test_failure_is_raised_once_by_the_next_call(training, tmp_path, in_copies, caplog, call):
+def test_failure_is_raised_once_by_the_next_call(messages, training, tmp_path, in_copies, call):
     training.fit(0, 2)
     in_copies(lambda: os.kill(os.getpid(), signal.SIGKILL))
     training.save(str(tmp_path), 2, wait=False)
@@ -104,7 +104,7 @@ def test_failure_is_raised_once_by_the_next_call(training, tmp_path, in_copies, 
         {'wait': mxhybrid.checkpoint.wait, 'save': lambda: training.save(str(tmp_path), 3),
          'load': lambda: training.load(str(tmp_path))}[call]()
     assert os.listdir(str(tmp_path)) == []
-    assert 'could not be saved in the background' in caplog.text
+    assert 'could not be saved in the background' in messages.text
     assert training.save(str(tmp_path), 4, delta=True) == str(tmp_path / '00000001-step-4')
 
 

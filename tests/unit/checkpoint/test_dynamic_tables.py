@@ -158,12 +158,12 @@ def test_state_of_tables_survives_a_renewed_store(tmp_path):
     assert not np.any(states_of(training))
 
 
-def test_a_delta_after_dropped_state_is_whole(training, tmp_path, caplog):
+def test_a_delta_after_dropped_state_is_whole(messages, training, tmp_path):
     training.fit_and_save(tmp_path, 0, 3)
     training.net.users.weight.table.forget_optimizer()
     entries = tables_in(training.fit_and_save(tmp_path, 3, 4, most=2, delta=True))
     assert [entry['delta'] for _, entry in sorted(entries.items())] == [True, False]
-    assert 'all rows of users.weight: not all changes since the one before are known' in caplog.text
+    assert 'all rows of users.weight: not all changes since the one before are known' in messages.text
     second = Training(seed=2)
     second.load(tmp_path)
     assert states_of(second) == states_of(training)

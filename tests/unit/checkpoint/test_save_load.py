@@ -25,9 +25,8 @@ TABLES = {'weight': gluon.contrib.nn.SparseEmbedding, 'dense': gluon.nn.Embeddin
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch, caplog):
-    """Tables in pieces of a few rows, shards of a few pieces; and messages about what is loaded."""
-    caplog.set_level('INFO', 'mxhybrid')
+def small_pieces(monkeypatch):
+    """Tables in pieces of a few rows, shards of a few pieces."""
     monkeypatch.delenv('MXNET_UPDATE_ON_KVSTORE', raising=False)
     monkeypatch.setattr(files, 'SHARD_BYTES', 256)
     monkeypatch.setattr(collect, 'PIECE_BYTES', 64)
@@ -159,11 +158,11 @@ def test_a_schedule_goes_on(tmp_path, kind, schedule):
     assert second.trainer.learning_rate == first.trainer.learning_rate
 
 
-def test_another_schedule_is_kept_with_a_warning(tmp_path, caplog):
+def test_another_schedule_is_kept_with_a_warning(tmp_path, messages):
     saved(tmp_path)
     second = Training(lr_scheduler=mx.lr_scheduler.FactorScheduler(3, 0.5, base_lr=0.1))
     second.load(tmp_path)
-    assert 'written with lr_scheduler None, the Trainer has FactorScheduler' in caplog.text
+    assert 'written with lr_scheduler None, the Trainer has FactorScheduler' in messages.text
     assert second.trainer._optimizer.lr_scheduler.base_lr == 0.05
 
 
@@ -181,7 +180,7 @@ def test_momentum_that_went_is_stored_and_may_return(tmp_path, kind):
     assert second.fit(SAVED_AT) == first.fit(SAVED_AT)
 
 
-def test_attributes_set_on_the_way_are_kept_and_reported(tmp_path, caplog):
+def test_attributes_set_on_the_way_are_kept_and_reported(tmp_path, messages):
     first, second = Training(), Training()
     first.trainer.set_learning_rate(0.25)
     first.net[3].weight.lr_mult = 0.5
@@ -191,7 +190,7 @@ def test_attributes_set_on_the_way_are_kept_and_reported(tmp_path, caplog):
     second.load(tmp_path)
     assert second.trainer.learning_rate == 0.25 and second.net[3].weight.lr_mult == 0.5
     assert second.net[0].weight.wd_mult == 2
-    assert 'optimizer.lr 0.25 (was 0.05)' in caplog.text
+    assert 'optimizer.lr 0.25 (was 0.05)' in messages.text
     assert second.fit(SAVED_AT) == first.fit(SAVED_AT)
 
 
@@ -406,9 +405,9 @@ def test_a_checkpoint_stays_while_it_is_loaded(tmp_path, monkeypatch):
     assert folder.names(str(tmp_path)) == ['00000003-step-10']
 
 
-def test_momentum_comes_from_the_checkpoint(tmp_path, caplog):
+def test_momentum_comes_from_the_checkpoint(tmp_path, messages):
     assert_goes_on(tmp_path, saved(tmp_path, optimizer='sgd', momentum=0.9), Training(optimizer='sgd'))
-    assert 'optimizer.momentum 0.9 (was 0.0)' in caplog.text
+    assert 'optimizer.momentum 0.9 (was 0.0)' in messages.text
 
 
 def test_state_of_another_shape_is_refused(tmp_path, monkeypatch):
