@@ -1,9 +1,11 @@
 """Write checkpoints with arrays of all kinds, read them back in pieces of any size, and compare their files."""
 import filecmp
+import json
 import os
 
 import numpy as np
 
+from mxhybrid.checkpoint import manifest
 from mxhybrid.checkpoint.files import Writer
 from mxhybrid.checkpoint.folder import locked
 from mxhybrid.checkpoint.reader import MANIFEST, Reader
@@ -23,6 +25,16 @@ def write(directory, step, keep=3, extra=None):
         for name, array in arrays(step).items():
             writer.add(name, array.shape, array.dtype, np.array_split(array.reshape(-1), 3))
         return writer.commit(step, {'extra': extra}, keep)
+
+
+def rewrite_manifest(path, change):
+    """Change the content of a checkpoint's manifest, and make its digest right again."""
+    file = os.path.join(path, MANIFEST)
+    with open(file) as handle:
+        content = json.load(handle)['content']
+    change(content)
+    with open(file, 'w') as handle:
+        json.dump({'content': content, 'blake2b': manifest.digest(content)}, handle)
 
 
 def assert_same_files(first, second):

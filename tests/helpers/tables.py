@@ -6,14 +6,24 @@ import numpy as np
 
 from mxhybrid.native.arrays import host_view, make_row_sparse, row_sparse_parts
 from mxhybrid.native.optimizer_state import state_arrays
-from mxhybrid.native.optimizers import attributes_of, reference_of
+from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
 from mxhybrid.servers.handler import Handler
+from mxhybrid.servers.partition_state import Partition
 from mxhybrid.servers.partitioning import Placement
-from mxhybrid.servers.protocol import MAILBOX_ELEMENTS
+from mxhybrid.servers.protocol import MAILBOX_ELEMENTS, OPTIMIZE
 
 ROWS, WIDTH = 11, 3
 MAILBOX = 4
 COMMON = {'rescale_grad': 1 / 3, 'clip_gradient': 0.4}
+#: Arguments with which each optimizer for tables begins.
+STARTS = {
+    'sgd': [{}, {'momentum': 0.9}, {'lazy_update': False}, {'momentum': 0.9, 'lazy_update': False}],
+    'ccsgd': [{'momentum': 0.9}], 'nag': [{}, {'momentum': 0.9}],
+    'adam': [{}, {'lazy_update': False}, {'beta1': 0.8, 'beta2': 0.99, 'epsilon': 1e-3}],
+    'adagrad': [{}, {'eps': 1e-4}], 'groupadagrad': [{}], 'ftrl': [{}, {'lamda1': 0.1, 'beta': 0.7}], 'adadelta': [{}],
+    'rmsprop': [{}, {'centered': True}, {'clip_weights': 1.0}, {'centered': True, 'clip_weights': 1.0}],
+}
+WITHOUT_DECAY = ('adagrad', 'groupadagrad')
 
 
 def split(table, ids):
@@ -57,11 +67,11 @@ class Table:
         self.handler.do_table('w', self.keys, [shape[0] for shape in shapes], WIDTH)
         Table.push(self, np.empty(0, np.int64), np.empty((0, WIDTH), values.dtype))
 
-    def push(self, ids, rows):
-        """Handle one merged push as servers do, partitions without rows included."""
+    def push(self, ids, rows, keys=None, stored=None):
+        """Handle one merged push as servers do, partitions without rows included, to the weights or to other keys."""
         for part, at in enumerate(split(self.partitioning, ids)):
             grad = make_row_sparse(local(self.partitioning, ids[at]), rows[at], self.partitioning.shape(part))
-            self.handler.update_multi_precision(self.keys[part], self.stored[part], grad, None)
+            self.handler.update_multi_precision((keys or self.keys)[part], (stored or self.stored)[part], grad, None)
 
     def set_optimizer(self, optimizer, count=None, **changes):
         """Carry out a command of worker 0, by way of the text that is sent."""
@@ -123,9 +133,9 @@ def start_values(dtype='float32'):
     return values
 
 
-def pair(name, arguments, count, dtype='float32'):
+def pair(name, arguments, count, dtype='float32', kind=Table):
     """A cut table on a handler and a whole one in MXNet, with equal optimizers."""
-    table = Table(start_values(dtype), count)
+    table = kind(start_values(dtype), count)
     optimizer = mx.optimizer.create(name, **dict(COMMON, **arguments))
     table.set_optimizer(optimizer)
     return table, Whole(start_values(dtype), mx.optimizer.create(name, **dict(COMMON, **arguments)))
@@ -135,6 +145,24 @@ def equal(actual, expected):
     """Bit for bit, and something worth comparing."""
     assert np.isfinite(expected).all()
     np.testing.assert_array_equal(actual, expected)
+
+
+def mxnets_partition(rows, optimizer):
+    """Return a partition of rows that only MXNet's own optimizer updates, and this optimizer."""
+    partition = Partition(17, 'table', *rows.shape, OPTIMIZE)
+    partition.hold(make_row_sparse(np.arange(len(rows)), rows, rows.shape))
+    attributes = dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd)
+    return partition, TableOptimizer(reference_of(optimizer), attributes)
+
+
+def push_to_both(table, whole, seed, dtype='float32', steps=7):
+    """Push the same gradients to a cut and to a whole table, and compare them after each push."""
+    for ids, rows in merged_gradients(seed, dtype, steps):
+        before = whole.values()
+        table.push(ids, rows)
+        whole.push(ids, rows)
+        equal(table.values(), whole.values())
+        assert not len(ids) or not np.array_equal(before, whole.values())
 
 
 def recut(table, count, through_workers=False):

@@ -46,16 +46,12 @@ class Net(gluon.Block):
 
     def row_tables(self):
         """Return a function for each table that returns the rows of an array of distinct rows, as NumPy."""
+        def keys_of(rows):
+            return mx.nd.array((rows.asnumpy() - 20) * KEY, ctx=rows.context, dtype='int64')
         return {'sparse': lambda rows: self.sparse.weight.row_sparse_data(rows).data.asnumpy(),
                 'numbered': lambda rows: self.tables['numbered'](rows).asnumpy(),
                 'hashed': lambda rows: self.tables['hashed'](keys_of(rows)).asnumpy(),
                 'bags': lambda rows: self.tables['bags'](rows).asnumpy()}
-
-
-def keys_of(rows):
-    """Return the keys of rows, where the rows are."""
-    keys = (rows.asnumpy() - 20) * KEY
-    return mx.nd.array(keys, ctx=rows.context, dtype='int64')
 
 
 def ids_in(form, rows, device):

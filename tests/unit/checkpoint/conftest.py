@@ -5,6 +5,8 @@ import pytest
 
 from mxhybrid.checkpoint import files as checkpoint_files
 
+from .dynamic_training import Training
+
 
 @pytest.fixture
 def small_shards(monkeypatch):
@@ -13,9 +15,13 @@ def small_shards(monkeypatch):
 
 
 @pytest.fixture
-def messages(caplog):
-    """Return the messages that the library logs."""
-    logger = logging.getLogger('mxhybrid')
-    logger.addHandler(caplog.handler)
-    yield caplog
-    logger.removeHandler(caplog.handler)
+def training():
+    return Training()
+
+
+@pytest.fixture
+def messages(caplog, monkeypatch):
+    """Return the messages of the library, also if the test creates the first store, which configures the logger."""
+    monkeypatch.setattr(logging.getLogger('mxhybrid'), 'handlers', [caplog.handler])
+    caplog.set_level('INFO', 'mxhybrid')
+    return caplog

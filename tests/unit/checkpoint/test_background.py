@@ -3,8 +3,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
-import textwrap
 import threading
 import time
 
@@ -18,19 +16,33 @@ from mxhybrid.checkpoint import background, files, folder
 from mxhybrid.row_store.row_store import RowStore
 
 from ...helpers.checkpoints import assert_same_files
-from .test_dynamic_tables import BIG, Training
+from ...helpers.programs import run_program
+from .dynamic_training import BIG, Training
 
 
 @pytest.fixture
-def gate(tmp_path, monkeypatch):
-    """Forked processes write rows only when this file exists."""
-    path, save, parent = tmp_path / 'gate', RowStore.save, os.getpid()
+def in_copies(monkeypatch):
+    """Return a function that sets what forked processes do before they write rows."""
+    save, parent = RowStore.save, os.getpid()
 
-    def save_later(store, *arguments):
-        while os.getpid() != parent and not path.exists():
+    def set_action(action):
+        def act_and_save(store, *arguments):
+            if os.getpid() != parent:
+                action()
+            return save(store, *arguments)
+        monkeypatch.setattr(RowStore, 'save', act_and_save)
+    return set_action
+
+
+@pytest.fixture
+def gate(tmp_path, in_copies):
+    """Forked processes write rows only when this file exists."""
+    path = tmp_path / 'gate'
+
+    def wait():
+        while not path.exists():
             time.sleep(0.01)
-        return save(store, *arguments)
-    monkeypatch.setattr(RowStore, 'save', save_later)
+    in_copies(wait)
     return path
 
 
@@ -38,8 +50,7 @@ def gate(tmp_path, monkeypatch):
 def test_files_are_those_of_the_call(tmp_path, gate, monkeypatch, memory):
     monkeypatch.setattr(background, 'MEMORY_BYTES', memory)
     training = Training(capacity=100)
-    training.fit(0, 5)
-    waited = training.save(str(tmp_path / 'waited'), 5, extra=[1])
+    waited = training.fit_and_save(str(tmp_path / 'waited'), 0, 5, extra=[1])
     extra = [1]
     assert training.save(str(tmp_path / 'later'), 5, extra=extra, wait=False) is None
     extra.append(2)
@@ -52,11 +63,10 @@ def test_files_are_those_of_the_call(tmp_path, gate, monkeypatch, memory):
     assert mxhybrid.checkpoint.wait() is None
 
 
-def test_deltas_have_the_changes_until_the_call(tmp_path, gate):
-    training, keys = Training(), np.arange(40) * (BIG // 50)
+def test_deltas_have_the_changes_until_the_call(training, tmp_path, gate):
+    keys = np.arange(40) * (BIG // 50)
     gate.touch()
-    training.fit(0, 4)
-    training.save(str(tmp_path), 4, wait=False)
+    training.fit_and_save(str(tmp_path), 0, 4, wait=False)
     mxhybrid.checkpoint.wait()
     gate.unlink()
     for step in (6, 8):
@@ -76,10 +86,8 @@ def test_deltas_have_the_changes_until_the_call(tmp_path, gate):
     assert os.path.getsize(paths[1]) < os.path.getsize(paths[0])
 
 
-def test_another_save_or_load_waits(tmp_path, gate):
-    training = Training()
-    training.fit(0, 2)
-    training.save(str(tmp_path), 2, wait=False)
+def test_another_save_or_load_waits(training, tmp_path, gate):
+    training.fit_and_save(str(tmp_path), 0, 2, wait=False)
     opener = subprocess.Popen(['sh', '-c', 'sleep 0.3; touch %s' % gate])
     training.save(str(tmp_path), 3, wait=False)  # waits for the gate
     assert folder.names(str(tmp_path)) == ['00000001-step-2']
@@ -88,15 +96,9 @@ def test_another_save_or_load_waits(tmp_path, gate):
 
 
 @pytest.mark.parametrize('call', ['wait', 'save', 'load'])
-def test_failure_is_raised_once_by_the_next_call(tmp_path, monkeypatch, messages, call):
-    training, parent, save = Training(), os.getpid(), RowStore.save
+def test_failure_is_raised_once_by_the_next_call(messages, training, tmp_path, in_copies, call):
     training.fit(0, 2)
-
-    def fail(store, *arguments):
-        if os.getpid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return save(store, *arguments)
-    monkeypatch.setattr(RowStore, 'save', fail)
+    in_copies(lambda: os.kill(os.getpid(), signal.SIGKILL))
     training.save(str(tmp_path), 2, wait=False)
     with pytest.raises(CheckpointError, match='step 2, saved in the background: .*was ended by signal 9'):
         {'wait': mxhybrid.checkpoint.wait, 'save': lambda: training.save(str(tmp_path), 3),
@@ -107,17 +109,14 @@ def test_failure_is_raised_once_by_the_next_call(tmp_path, monkeypatch, messages
 
 
 @pytest.mark.parametrize('can_write', [True, False])
-def test_error_of_a_copy_is_named(tmp_path, monkeypatch, can_write):
+def test_error_of_a_copy_is_named(training, tmp_path, in_copies, can_write):
     """Worker 0 learns of the error even if the disk has no room for its report."""
-    training, parent = Training(), os.getpid()
-    training.fit(0, 2)
-
-    def fail(store, *_):
-        assert os.getpid() != parent
+    def fail():
         if not can_write:
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         raise OSError(28, 'No space left on device')
-    monkeypatch.setattr(RowStore, 'save', fail)
+    training.fit(0, 2)
+    in_copies(fail)
     training.save(str(tmp_path), 2, wait=False)
     cause = 'OSError.*No space left' if can_write else 'the disk is full'
     with pytest.raises(CheckpointError, match='rows of dynamic tables cannot be saved: ' + cause):
@@ -139,10 +138,8 @@ def test_a_report_that_was_read_is_not_written_again(tmp_path, monkeypatch):
     assert os.listdir(str(tmp_path)) == []
 
 
-def test_others_read_and_write_beside_it(tmp_path, gate):
-    training = Training()
-    training.fit(0, 2)
-    training.save(str(tmp_path), 2)
+def test_others_read_and_write_beside_it(training, tmp_path, gate):
+    training.fit_and_save(str(tmp_path), 0, 2)
     training.save(str(tmp_path), 4, wait=False)
     with mxhybrid.checkpoint.open(str(tmp_path)) as tables:
         assert tables.step == 2
@@ -156,56 +153,49 @@ def test_rows_in_files_are_written_in_the_call(tmp_path, gate, monkeypatch):
     (tmp_path / 'rows').mkdir()
     monkeypatch.setenv('MXHYBRID_STORAGE', str(tmp_path / 'rows'))
     training = Training()
-    training.fit(0, 2)
-    training.save(str(tmp_path / 'saved'), 2, wait=False)
+    training.fit_and_save(str(tmp_path / 'saved'), 0, 2, wait=False)
     assert mxhybrid.checkpoint.wait()  # no forked process waits for the gate
     assert Training().load(str(tmp_path / 'saved')).step == 2
 
 
-SCRIPT = textwrap.dedent('''
-    import os, sys
-    sys.path.insert(0, %r)
-    import mxhybrid
-    from mxhybrid.row_store.row_store import RowStore
-    from tests.unit.checkpoint.test_dynamic_tables import Training
-    training, save, parent = Training(), RowStore.save, os.getpid()
-    training.fit(0, 2)
+#: Ends, or is killed, while a forked process writes a checkpoint.
+SCRIPT = """
+import os, sys, time
+from mxhybrid.row_store.row_store import RowStore
+from tests.unit.checkpoint.dynamic_training import Training
+directory, is_killed = sys.argv[1], sys.argv[2] == 'killed'
+training, save = Training(), RowStore.save
+training.fit(0, 2)
 
-    def save_slowly(store, *arguments):
-        import time
-        if sys.argv[2] == 'killed':
-            with open(os.path.join(sys.argv[1], 'part'), 'w') as file:
-                file.write(str(os.getpid()))
-            os.rename(file.name, os.path.join(sys.argv[1], 'pid'))
-            time.sleep(60)
-        time.sleep(0.3)
-        return save(store, *arguments)
+def save_slowly(store, *arguments):
+    if is_killed:
+        with open(directory + '/part', 'w') as file:
+            file.write(str(os.getpid()))
+        os.rename(file.name, directory + '/pid')
+    time.sleep(60 if is_killed else 0.3)
+    return save(store, *arguments)
 
-    RowStore.save = save_slowly
-    training.save(os.path.join(sys.argv[1], 'saved'), 2, wait=False)
-    if sys.argv[2] == 'killed':
-        while not os.path.exists(os.path.join(sys.argv[1], 'pid')):
-            pass
-        os.kill(os.getpid(), 9)
-    print('script ends')
-''') % os.path.abspath(os.path.join(os.path.dirname(__file__), *['..'] * 3))
+RowStore.save = save_slowly
+training.save(directory + '/saved', 2, wait=False)
+if is_killed:
+    while not os.path.exists(directory + '/pid'):
+        time.sleep(0.01)
+    os.kill(os.getpid(), 9)
+"""
 
 
-def test_interpreter_waits_before_it_ends(tmp_path):
-    subprocess.run([sys.executable, '-c', SCRIPT, str(tmp_path), 'ended'], check=True, timeout=50)
+def test_interpreter_waits_before_it_ends(training, tmp_path):
+    run_program(SCRIPT, tmp_path, 'ended')
     assert os.listdir(str(tmp_path / 'saved')) == ['00000001-step-2']
-    assert Training().load(str(tmp_path / 'saved')).step == 2
+    assert training.load(str(tmp_path / 'saved')).step == 2
 
 
-def test_killed_process_leaves_no_checkpoint_and_no_process(tmp_path):
-    script = subprocess.run([sys.executable, '-c', SCRIPT, str(tmp_path), 'killed'], timeout=50)
-    assert script.returncode == -signal.SIGKILL
+def test_killed_process_leaves_no_checkpoint_and_no_process(training, tmp_path):
+    assert run_program(SCRIPT, tmp_path, 'killed', check=False).returncode == -signal.SIGKILL
     pid, deadline = int((tmp_path / 'pid').read_text()), time.monotonic() + 10
     while os.path.exists('/proc/%d' % pid) and 'Z' not in open('/proc/%d/stat' % pid).read().split():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    training = Training()
     assert training.load(str(tmp_path / 'saved')) is None
-    training.fit(0, 1)
-    training.save(str(tmp_path / 'saved'), 1)
+    training.fit_and_save(str(tmp_path / 'saved'), 0, 1)
     assert os.listdir(str(tmp_path / 'saved')) == ['00000001-step-1']

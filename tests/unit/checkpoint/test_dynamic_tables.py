@@ -17,139 +17,92 @@ from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.dynamic_tables import misfit_of_tables, split_off_tables
 from mxhybrid.checkpoint.reader import MANIFEST, Reader
 
-WIDTH, STEPS = 3, 9
-BIG = 2 ** 40
+from .dynamic_training import BIG, STEPS, WIDTH, Training
 
-
-class Net(gluon.Block):
-    """Numbered rows, rows by key, and a dense layer."""
-
-    def __init__(self, width=WIDTH, rows=BIG, dense=True, **options):
-        super().__init__()
-        with self.name_scope():
-            self.items = mxhybrid.nn.Embedding(rows, width, weight_initializer=mx.init.Uniform(0.3))
-            self.users = mxhybrid.nn.HashEmbedding(width, weight_initializer=mx.init.Normal(0.3), **options)
-            self.output = gluon.nn.Dense(1, in_units=width) if dense else None
-
-    def forward(self, ids):
-        rows = self.items(ids) + self.users(ids * 7 - 5)
-        return rows if self.output is None else self.output(rows)
-
-
-class Training:
-    """A net and its Trainer."""
-
-    def __init__(self, optimizer='adam', seed=1, settings=(), dtype='float32', on_store=None, **options):
-        mx.random.seed(seed)
-        self.net = Net(**options)
-        self.net.cast(dtype)
-        self.dtype = dtype
-        self.net.initialize(mx.init.Uniform(0.3))
-        self.trainer = gluon.Trainer(self.net.collect_params(), optimizer,
-                                     dict({'learning_rate': 0.1}, **dict(settings)), kvstore='hybrid',
-                                     update_on_kvstore=on_store)
-
-    def fit(self, begin, end, most=40):
-        """Train; returns the losses."""
-        losses = []
-        for step in range(begin, end):
-            ids = np.random.RandomState(step).randint(0, most, 8) * (BIG // 50)
-            with autograd.record():
-                loss = ((self.net(ids) - 1) ** 2).mean()
-            loss.backward()
-            self.trainer.step(1)
-            losses.append(float(loss.asscalar()))
-        return losses
-
-    def save(self, directory, step, **keywords):
-        return mxhybrid.checkpoint.save(directory, self.net, self.trainer, step, **keywords)
-
-    def load(self, directory):
-        return mxhybrid.checkpoint.load(directory, self.net, self.trainer)
-
-
-#: Optimizers, their settings, the type of the net, and whether it has a dense layer, which groupadagrad cannot update.
-TRAININGS = [(optimizer, settings, dtype, optimizer != 'groupadagrad') for optimizer, settings, dtypes in (
-    ('adam', {}, ('float32', 'float64')), ('sgd', {}, ('float32', 'float64')),
-    ('sgd', {'momentum': 0.9, 'wd': 0.01}, ('float32', 'float64')), ('adagrad', {}, ('float32',)),
-    ('ftrl', {}, ('float32',)), ('groupadagrad', {}, ('float32',))) for dtype in dtypes]
+#: Arguments of trainings.
+TRAININGS = [dict(options, dtype=dtype) for dtype in ('float32', 'float64') for options in (
+    {'optimizer': 'adam'}, {'optimizer': 'sgd'}, {'optimizer': 'sgd', 'settings': {'momentum': 0.9, 'wd': 0.01}})] + [
+        {'optimizer': 'adagrad'}, {'optimizer': 'ftrl'},
+        {'optimizer': 'groupadagrad', 'dense': False},  # cannot update a dense layer
+        {'row_dtype': 'float16'}, {'row_dtype': 'bfloat16'}]
 
 
 def tables_in(path):
     return Reader(path).tables
 
 
-@pytest.mark.parametrize('optimizer, settings, dtype, dense', TRAININGS, ids=str)
-def test_training_goes_on_from_a_delta(tmp_path, optimizer, settings, dtype, dense):
-    first = Training(optimizer, settings=settings, dtype=dtype, dense=dense)
-    first.fit(0, 2)
-    first.save(tmp_path, 2)
-    first.fit(2, 4)
-    first.save(tmp_path, 4, delta=True)
-    first.fit(4, 5)
-    path = first.save(tmp_path, 5, delta=True, extra='here')
-    expected = first.fit(5, STEPS)
-    second = Training(optimizer, 2, settings, dtype, dense=dense)
-    at = second.load(tmp_path)
-    assert (at.step, at.extra, at.path) == (5, 'here', path)
-    assert second.fit(5, STEPS) == expected
+def is_delta(path):
+    return tables_in(path)['users.weight']['delta']
+
+
+def save_each_step(training, directory, begin, end, most=40, **keywords):
+    """Train, and save a delta after each step; return the path of the last one."""
+    for step in range(begin, end):
+        path = training.fit_and_save(directory, step, step + 1, most, delta=True, **keywords)
+    return path
+
+
+def assert_goes_on(directory, training, begin, most=40, **options):
+    """Another training that loads the newest checkpoint has as many rows, and makes the same steps.
+
+    Return this training, and what it loaded.
+    """
+    another = Training(seed=2, **options)
+    loaded = another.load(directory)
+    assert another.rows() == training.rows()
+    assert another.fit(begin, STEPS, most) == training.fit(begin, STEPS, most)
+    return another, loaded
+
+
+@pytest.mark.parametrize('options', TRAININGS, ids=str)
+def test_training_goes_on_from_a_delta(tmp_path, options):
+    training = Training(**options)
+    training.fit_and_save(tmp_path, 0, 2)
+    training.fit_and_save(tmp_path, 2, 4, delta=True)
+    path = training.fit_and_save(tmp_path, 4, 5, delta=True, extra='here')
+    _, loaded = assert_goes_on(tmp_path, training, 5, **options)
+    assert (loaded.step, loaded.extra, loaded.path) == (5, 'here', path)
 
 
 @pytest.mark.parametrize('compacted', [False, True])
 def test_training_goes_on_with_a_delta(tmp_path, compacted):
     first = Training()
-    first.fit(0, 2)
-    first.save(tmp_path, 2)
-    first.fit(2, 4)
-    path = first.save(tmp_path, 4, delta=True)
+    first.fit_and_save(tmp_path, 0, 2)
+    path = first.fit_and_save(tmp_path, 2, 4, delta=True)
     if compacted:
         path = compact(tmp_path)
     expected = first.fit(4, STEPS)
     second = Training(seed=2)
     assert second.load(tmp_path).path == path
     path = second.save(tmp_path, 4, delta=True)
-    assert not tables_in(path)['users.weight']['delta']
+    assert not is_delta(path)
     assert second.fit(4, STEPS) == expected
 
 
 @pytest.mark.parametrize('options', [{'capacity': 12}, {'capacity': 12, 'evict': 'rarest'}, {'expire_after': 2}],
                          ids=str)
 def test_rows_that_expire(tmp_path, options):
-    first = Training(**options)
-    for step in range(5):
-        first.fit(step, step + 1)
-        first.save(tmp_path, step + 1, delta=True, keep=1)
-    assert tables_in(os.path.join(str(tmp_path), folder.names(str(tmp_path))[0]))['users.weight']['delta']
-    rows = first.net.users.weight.table.statistics()['rows']
+    training = Training(**options)
+    assert is_delta(save_each_step(training, tmp_path, 0, 5, keep=1))
     with mxhybrid.checkpoint.open(tmp_path) as tables:
-        assert len(tables['users']) == rows < len(tables['items'])
-    expected = first.fit(5, STEPS)
-    second = Training(seed=2, **options)
-    second.load(tmp_path)
-    assert second.net.users.weight.table.statistics()['rows'] == rows
-    assert second.fit(5, STEPS) == expected
+        assert len(tables['users']) == training.rows() < len(tables['items'])
+    assert_goes_on(tmp_path, training, 5, **options)
 
 
 @pytest.mark.parametrize('compacted', [False, True])
 def test_keys_that_wait_for_admission_are_counted_on(tmp_path, compacted):
     first = Training(admit=4)
-    for step in range(3):  # no key has been in four steps
-        first.fit(step, step + 1, 12)
-        first.save(tmp_path, step + 1, delta=True)
+    save_each_step(first, tmp_path, 0, 3, most=12)  # no key has been in four steps
     assert first.net.users.weight.table.statistics()['waiting'] > 0
     if compacted:
         assert compact(tmp_path) is not None
-    expected = first.fit(3, STEPS, 12)
-    second = Training(seed=2, admit=4)
-    second.load(tmp_path)
-    assert second.fit(3, STEPS, 12) == expected
-    assert second.net.users.weight.table.statistics()['rows'] == first.net.users.weight.table.statistics()['rows'] > 0
+    second, _ = assert_goes_on(tmp_path, first, 3, most=12, admit=4)
+    assert second.rows() == first.rows() > 0
     with mxhybrid.checkpoint.open(tmp_path, verify=True) as tables:
         assert len(tables['users']) == 0 < len(tables['items'])
 
 
-def test_a_delta_has_the_rows_that_changed(tmp_path):
-    training = Training()
+def test_a_delta_has_the_rows_that_changed(training, tmp_path):
     training.fit(0, 6)
     whole = tables_in(training.save(tmp_path, 1))
     training.fit(6, 7, most=2)
@@ -161,12 +114,9 @@ def test_a_delta_has_the_rows_that_changed(tmp_path):
     assert sum(part['rows'] for entry in nothing.values() for part in entry['parts']) == 0
 
 
-def test_when_a_delta_is_whole(tmp_path):
-    training = Training()
-
+def test_when_a_delta_is_whole(training, tmp_path):
     def is_whole(directory):
-        training.fit(0, 1)
-        path = training.save(directory, 1, delta=True)
+        path = training.fit_and_save(directory, 0, 1, delta=True)
         entries = tables_in(path)
         assert len({entry['delta'] for entry in entries.values()}) == 1
         assert bool(Reader(path).content.get('base')) == entries['users.weight']['delta']
@@ -192,8 +142,7 @@ def states_of(training):
 
 def test_state_of_tables_survives_a_renewed_store(tmp_path):
     training = Training(on_store=True)
-    training.fit(0, 3)
-    training.save(tmp_path, 3)
+    training.fit_and_save(tmp_path, 0, 3)
     states = states_of(training)
     training.net.output.weight.set_data(training.net.output.weight.data() * 1)
     with autograd.record():
@@ -201,8 +150,7 @@ def test_state_of_tables_survives_a_renewed_store(tmp_path):
     loss.backward()
     training.trainer.step(1)
     assert states_of(training) == states and np.any(states)
-    training.fit(3, 4, most=2)
-    assert tables_in(training.save(tmp_path, 4, delta=True))['users.weight']['delta']
+    assert is_delta(training.fit_and_save(tmp_path, 3, 4, most=2, delta=True))
     second = Training(seed=2, on_store=True)
     second.load(tmp_path)
     assert states_of(second) == states_of(training)
@@ -210,13 +158,10 @@ def test_state_of_tables_survives_a_renewed_store(tmp_path):
     assert not np.any(states_of(training))
 
 
-def test_a_delta_after_dropped_state_is_whole(tmp_path, messages):
-    training = Training()
-    training.fit(0, 3)
-    training.save(tmp_path, 3)
+def test_a_delta_after_dropped_state_is_whole(messages, training, tmp_path):
+    training.fit_and_save(tmp_path, 0, 3)
     training.net.users.weight.table.forget_optimizer()
-    training.fit(3, 4, most=2)
-    entries = tables_in(training.save(tmp_path, 4, delta=True))
+    entries = tables_in(training.fit_and_save(tmp_path, 3, 4, most=2, delta=True))
     assert [entry['delta'] for _, entry in sorted(entries.items())] == [True, False]
     assert 'all rows of users.weight: not all changes since the one before are known' in messages.text
     second = Training(seed=2)
@@ -224,23 +169,14 @@ def test_a_delta_after_dropped_state_is_whole(tmp_path, messages):
     assert states_of(second) == states_of(training)
 
 
-def test_a_compacted_base(tmp_path):
-    training = Training()
-    for step in range(3):
-        training.fit(step, step + 1)
-        training.save(tmp_path, step + 1, delta=True)
+def test_a_compacted_base(training, tmp_path):
+    save_each_step(training, tmp_path, 0, 3)
     compact(tmp_path)
-    training.fit(3, 4)
-    path = training.save(tmp_path, 4, delta=True)
-    assert tables_in(path)['users.weight']['delta'] and len(folder.names(str(tmp_path))) == 2
-    expected = training.fit(4, STEPS)
-    second = Training(seed=2)
-    second.load(tmp_path)
-    assert second.fit(4, STEPS) == expected
+    assert is_delta(save_each_step(training, tmp_path, 3, 4)) and len(folder.names(str(tmp_path))) == 2
+    assert_goes_on(tmp_path, training, 4)
 
 
-def test_a_delta_costs_the_same_after_many_others(tmp_path, monkeypatch):
-    training = Training()
+def test_a_delta_costs_the_same_after_many_others(training, tmp_path, monkeypatch):
     training.fit(0, 1)
     training.save(tmp_path, 0)
     opened = []
@@ -261,66 +197,31 @@ def test_a_delta_costs_the_same_after_many_others(tmp_path, monkeypatch):
             patch.setattr(os, 'open', counted(os.open))
             patch.setattr('builtins.open', counted(open))
             path = training.save(tmp_path, step, delta=True)
-        assert tables_in(path)['users.weight']['delta']
+        assert is_delta(path)
         numbers.append((opened.count(MANIFEST), len(opened)))
     assert len(folder.names(str(tmp_path))) == 13
     assert opened.count(MANIFEST) == 5  # the last one, those of the three that stay, and the one that is written
     assert set(numbers[4:]) == {numbers[-1]}
-    expected = training.fit(2, STEPS)
-    second = Training(seed=2)
-    second.load(tmp_path)
-    assert second.fit(2, STEPS) == expected
+    assert_goes_on(tmp_path, training, 2)
 
 
 @pytest.mark.parametrize('number', [0, 1, 3])
-def test_a_delta_whose_chain_lost_a_checkpoint_is_whole(tmp_path, number):
-    training = Training()
-    for step in range(4):
-        training.fit(step, step + 1)
-        training.save(tmp_path, step + 1, delta=True)
+def test_a_delta_whose_chain_lost_a_checkpoint_is_whole(training, tmp_path, number):
+    save_each_step(training, tmp_path, 0, 4)
     shutil.rmtree(os.path.join(str(tmp_path), folder.names(str(tmp_path))[number]))
-    training.fit(4, 5)
-    entries = tables_in(training.save(tmp_path, 5, delta=True))
+    entries = tables_in(save_each_step(training, tmp_path, 4, 5))
     assert not any(entry['delta'] for entry in entries.values())
-    assert tables_in(training.save(tmp_path, 6, delta=True))['users.weight']['delta']
+    assert is_delta(training.save(tmp_path, 6, delta=True))
 
 
-def test_checkpoints_before_a_compacted_base_are_removed(tmp_path):
-    training = Training()
-
-    def save(*steps):
-        for step in steps:
-            training.fit(step, step + 1)
-            path = training.save(tmp_path, step, delta=True, keep=1)
-            assert tables_in(path)['users.weight']['delta'] == (step > 1)
-        return sorted(folder.names(str(tmp_path)))
-
-    assert len(save(1, 2)) == 2
-    with mxhybrid.checkpoint.open(os.path.join(str(tmp_path), '00000001-step-1')):  # so that compact leaves it
+def test_checkpoints_before_a_compacted_base(training, tmp_path):
+    save_each_step(training, tmp_path, 0, 3, keep=1)
+    with mxhybrid.checkpoint.open(tmp_path / '00000002-step-2'):  # stays, and so does its base
         compact(tmp_path)
-    assert save(3, 4) == ['00000002-step-2-compacted', '00000003-step-3', '00000004-step-4']
-    assert Reader(os.path.join(str(tmp_path), '00000004-step-4')).oldest_base() == '00000002-step-2'
-
-
-def test_a_delta_that_is_read_keeps_its_bases(tmp_path):
-    training = Training()
-    for step in range(4):
-        training.fit(step, step + 1)
-        training.save(tmp_path, step, delta=True)
-    everything = sorted(folder.names(str(tmp_path)))
-    expected = training.net.users([2, 9, 16]).asnumpy()
-    with mxhybrid.checkpoint.open(tmp_path) as tables:
-        training.save(tmp_path, 4, keep=1)
-        assert sorted(folder.names(str(tmp_path)))[:4] == everything
-        np.testing.assert_array_equal(tables['users'].rows([2, 9, 16]), expected)
-    training.save(tmp_path, 5, keep=1)
-    assert len(folder.names(str(tmp_path))) == 1
-    training.save(tmp_path, 6, delta=True)
-    training.save(tmp_path, 7, delta=True)
-    with mxhybrid.checkpoint.open(os.path.join(str(tmp_path), sorted(folder.names(str(tmp_path)))[1])):
-        compact(tmp_path)
-        assert [name.split('-', 1)[1] for name in sorted(folder.names(str(tmp_path)))] == [
-            'step-5', 'step-6', 'step-7-compacted']
+    assert sorted(folder.names(str(tmp_path))) == ['00000001-step-1', '00000002-step-2', '00000003-step-3-compacted']
+    path = save_each_step(training, tmp_path, 3, 5, keep=1)
+    assert sorted(folder.names(str(tmp_path))) == ['00000003-step-3-compacted', '00000004-step-4', '00000005-step-5']
+    assert Reader(path).oldest_base() == '00000003-step-3'
 
 
 def test_a_long_chain_needs_few_descriptors(tmp_path, monkeypatch):
@@ -343,8 +244,7 @@ def test_a_long_chain_needs_few_descriptors(tmp_path, monkeypatch):
     assert second.fit(1, 3) == training.fit(1, 3)
 
 
-def test_a_chain_of_many_files_ends_whole(tmp_path, monkeypatch):
-    training = Training()
+def test_a_chain_of_many_files_ends_whole(training, tmp_path, monkeypatch):
     training.fit(0, 1)
 
     def save(delta):
@@ -357,22 +257,8 @@ def test_a_chain_of_many_files_ends_whole(tmp_path, monkeypatch):
     assert [save(True)[0] for _ in range(6)] == [True, False, True, True, False, True]
 
 
-def test_a_delta_names_its_oldest_base(tmp_path):
-    training = Training()
-    for step in range(3):
-        training.fit(step, step + 1)
-        path = training.save(tmp_path, step, delta=True)
-    assert Reader(path).oldest_base() == '00000001-step-0'
-    training.save(tmp_path, 3, keep=2)
-    assert len(folder.names(str(tmp_path))) == 4
-    training.save(tmp_path, 4, keep=1)
-    assert len(folder.names(str(tmp_path))) == 1
-
-
-def test_a_failed_save_leaves_the_checkpoints_before(tmp_path, monkeypatch):
-    training = Training()
-    training.fit(0, 2)
-    training.save(tmp_path, 2)
+def test_a_failed_save_leaves_the_checkpoints_before(training, tmp_path, monkeypatch):
+    training.fit_and_save(tmp_path, 0, 2)
     training.fit(2, 3)
     table = training.net.users.weight.table
 
@@ -385,17 +271,12 @@ def test_a_failed_save_leaves_the_checkpoints_before(tmp_path, monkeypatch):
             training.save(tmp_path, 3, delta=True)
     assert os.listdir(str(tmp_path)) == ['00000001-step-2']
     path = training.save(tmp_path, 3, delta=True)  # has the rows that the failed one should have
-    assert tables_in(path)['users.weight']['delta']
-    expected = training.fit(3, STEPS)
-    second = Training(seed=2)
-    second.load(tmp_path)
-    assert second.fit(3, STEPS) == expected
+    assert is_delta(path)
+    assert_goes_on(tmp_path, training, 3)
 
 
-def test_rows_are_read_without_the_net(tmp_path):
-    training = Training()
-    training.fit(0, 4)
-    training.save(tmp_path, 4)
+def test_rows_are_read_without_the_net(training, tmp_path):
+    training.fit_and_save(tmp_path, 0, 4)
     ids = np.arange(0, 60).reshape(4, 15) * (BIG // 60)
     with mxhybrid.checkpoint.open(tmp_path, verify=True) as tables:
         assert sorted(tables) == ['items.weight', 'output.bias', 'output.weight', 'users.weight']
@@ -421,10 +302,8 @@ def test_the_default_row_of_a_table_that_admits_keys(tmp_path):
     ({'rows': BIG + 1}, 'items.weight has rows %d in the checkpoint, %d in the net' % (BIG, BIG + 1)),
     ({'dtype': 'float64'}, 'items.weight has dtype float32 in the checkpoint, float64 in the net'),
     ({'optimizer': 'sgd', 'settings': {'momentum': 0.9}}, "written with optimizer 'adam'")], ids=str)
-def test_another_model_is_refused(tmp_path, monkeypatch, change, message):
-    training = Training()
-    training.fit(0, 2)
-    training.save(tmp_path, 2)
+def test_another_model_is_refused(training, tmp_path, monkeypatch, change, message):
+    training.fit_and_save(tmp_path, 0, 2)
     other = Training(seed=2, **change)
     if 'optimizer' not in change:  # the dense layer would be refused first
         monkeypatch.setattr('mxhybrid.checkpoint.restore.misfit', lambda *arguments: '')
@@ -437,8 +316,7 @@ def test_another_model_is_refused(tmp_path, monkeypatch, change, message):
 
 def test_state_of_other_widths_is_refused(tmp_path):
     training = Training('adagrad')
-    training.fit(0, 2)
-    path = training.save(tmp_path, 2)
+    path = training.fit_and_save(tmp_path, 0, 2)
     reader = Reader(path)
     reader.content['dynamic_tables']['users.weight']['state_widths'] = [1]
     tables = split_off_tables(training.trainer, items_of(training.net, training.trainer))[1]
@@ -446,18 +324,13 @@ def test_state_of_other_widths_is_refused(tmp_path):
     assert 'has widths [1] in the checkpoint, but should have [3]' in misfit_of_tables(training.trainer, tables, stored)
 
 
-def test_a_net_without_the_table_is_refused(tmp_path):
-    training = Training()
-    training.fit(0, 1)
-    training.save(tmp_path, 1)
+def test_a_net_without_the_table_is_refused(training, tmp_path):
+    training.fit_and_save(tmp_path, 0, 1)
     net = gluon.nn.Dense(1, in_units=WIDTH)
     net.initialize()
     trainer = gluon.Trainer(net.collect_params(), 'adam', kvstore='hybrid')
     with pytest.raises(CheckpointError, match='it has parameters items.weight'):
         mxhybrid.checkpoint.load(tmp_path, net, trainer)
-
-
-# -- import --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -487,8 +360,7 @@ def test_import(tmp_path, small_pieces, kind, dtype):
     last = {key: row.astype('float32') for key, row in zip(keys.tolist(), rows)}
     for key, row in last.items():
         np.testing.assert_array_equal(training.net.users(np.array([key])).asnumpy()[0], row)
-    training.fit(2, 3)
-    path = training.save(tmp_path / 'checkpoints', 3)
+    path = training.fit_and_save(tmp_path / 'checkpoints', 2, 3)
     assert set(tables_in(path)['users.weight']['state_widths']) == {WIDTH}
 
 

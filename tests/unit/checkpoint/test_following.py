@@ -1,7 +1,9 @@
 """Tables that follow the newest checkpoint: threads look up rows while checkpoints come, are merged and go."""
+import itertools
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -21,47 +23,34 @@ def test_lookups_while_checkpoints_come_and_go(tmp_path):
     table = Table()
     table.touch(*KEYS.tolist())
     save(tmp_path, table, 1)
-    tables, ends, problems, lookups = open_tables(tmp_path), threading.Event(), [], []
+    tables, ends = open_tables(tmp_path), threading.Event()
 
     def look_up():
-        count = 0
-        try:
-            while not ends.is_set():
-                current = tables.current
-                versions = set(current['users'].rows(KEYS)[:, 1].tolist())
-                assert versions == {float(current.step)}
-                assert current['dense'].numpy()[0, 0] == current.step  # from a file that is opened late
-                assert len(set(tables['users'].rows(KEYS)[:, 1].tolist())) == 1
-                count += 1
-        except BaseException as error:
-            problems.append(error)
-        lookups.append(count)
+        for number in itertools.count(1):
+            current = tables.current
+            versions = set(current['users'].rows(KEYS)[:, 1].tolist())
+            assert versions == {float(current.step)}
+            assert current['dense'].numpy()[0, 0] == current.step  # from a file that is opened late
+            assert len(set(tables['users'].rows(KEYS)[:, 1].tolist())) == 1
+            if ends.is_set():
+                return number
 
     def compact_all():
-        try:
-            while not ends.is_set():
-                compact(tmp_path)
-                time.sleep(0.01)
-        except BaseException as error:
-            problems.append(error)
+        while not ends.wait(0.01):
+            compact(tmp_path)
 
-    threads = [threading.Thread(target=look_up) for _ in range(3)] + [threading.Thread(target=compact_all)]
-    for thread in threads:
-        thread.start()
-    reloads = 0
-    try:
-        while reloads < 12 and not problems:
-            table.touch(*KEYS.tolist())
-            save(tmp_path, table, table.version, delta=table.version % 5 > 0, keep=1)
-            assert tables.reload()
-            reloads += 1
-            assert tables.step == table.version and 0 <= tables.age_s < 60
-    finally:
-        ends.set()
-        for thread in threads:
-            thread.join(30)
-    assert not problems, problems
-    assert min(lookups) > 10
+    with ThreadPoolExecutor() as threads:
+        looking, compacting = [threads.submit(look_up) for _ in range(3)], threads.submit(compact_all)
+        try:
+            for _ in range(12):
+                table.touch(*KEYS.tolist())
+                save(tmp_path, table, table.version, delta=table.version % 5 > 0, keep=1)
+                assert tables.reload()
+                assert tables.step == table.version and 0 <= tables.age_s < 60
+        finally:
+            ends.set()
+        compacting.result(30)
+        assert min(thread.result(30) for thread in looking) > 10
 
 
 def test_a_table_keeps_its_checkpoint(tmp_path):

@@ -37,29 +37,36 @@ def undeletable(monkeypatch):
 
 
 def warnings(caplog):
-    """Return the warnings."""
     return [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
 
 
-def test_a_checkpoint_behind_a_link_loses_the_link(tmp_path, caplog):
-    directory, elsewhere = tmp_path / 'run', tmp_path / 'archive'
-    path = write(directory, 1)
-    os.rename(path, str(elsewhere))
-    os.symlink(str(elsewhere), path)
-    for step in range(2, 7):
-        write(directory, step, keep=2)
+def write_each(directory, steps, keep):
+    """Write a checkpoint of each step, and check that it is the newest one."""
+    for step in steps:
+        write(directory, step, keep=keep)
         assert_whole(newest(str(directory)), step)
+
+
+@pytest.fixture(params=['absolute', 'relative'])
+def linked_run(request, tmp_path):
+    """Return a directory in which a link stands for the checkpoint of step 1, and the directory of the checkpoint."""
+    path = write(tmp_path / 'run', 1)
+    os.rename(path, str(tmp_path / 'archive'))
+    os.symlink('../archive' if request.param == 'relative' else str(tmp_path / 'archive'), path)
+    return tmp_path / 'run', tmp_path / 'archive'
+
+
+def test_a_checkpoint_behind_a_link_loses_the_link(linked_run, caplog):
+    directory, elsewhere = linked_run
+    write_each(directory, range(2, 7), keep=2)
     assert sorted(os.listdir(str(directory))) == ['00000005-step-5', '00000006-step-6']
     elsewhere.rename(directory / '00000009-step-1')
     assert_whole(newest(str(directory)), 1)
     assert warnings(caplog) == []
 
 
-def test_a_linked_checkpoint_that_is_read_stays_until_then(tmp_path):
-    directory, elsewhere = tmp_path / 'run', tmp_path / 'archive'
-    path = write(directory, 1)
-    os.rename(path, str(elsewhere))
-    os.symlink('../archive', path)
+def test_a_linked_checkpoint_that_is_read_stays_until_then(linked_run):
+    directory, elsewhere = linked_run
     with kept(str(directory)) as found:
         write(directory, 2, keep=1)
         assert_whole(newest(str(directory), found), 1)
@@ -70,15 +77,8 @@ def test_a_linked_checkpoint_that_is_read_stays_until_then(tmp_path):
 def test_the_directory_may_be_a_link_itself(tmp_path):
     (tmp_path / 'disk').mkdir()
     (tmp_path / 'run').symlink_to('disk')
-    for step in (1, 2, 3):
-        write(tmp_path / 'run', step, keep=1)
+    write_each(tmp_path / 'run', (1, 2, 3), keep=1)
     assert (tmp_path / 'run').is_symlink() and os.listdir(str(tmp_path / 'disk')) == ['00000003-step-3']
-
-
-def named_socket(path):
-    """A socket that nobody listens at."""
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.bind(str(path))
 
 
 ODD = {
@@ -104,9 +104,9 @@ def test_only_files_with_names_of_checkpoints_are_removed(tmp_path, caplog, odd,
     (mine / 'file').write_bytes(b'mine')
     (directory / '.writing.txt').write_bytes(b'mine')
     ODD[odd](directory / name)
-    for step in (1, 2, 3):
-        write(directory, step, keep=2)
-        assert_whole(newest(str(directory)), step)
+    if name.startswith('.'):
+        assert names(str(directory)) == [] and newest(str(directory)) is None
+    write_each(directory, (1, 2, 3), keep=2)
     found = sorted(os.listdir(str(directory)))
     assert [one[9:] for one in found if one != '.writing.txt'] == ['step-2', 'step-3']
     assert '.writing.txt' in found and (mine / 'file').read_bytes() == b'mine'
@@ -119,9 +119,7 @@ def test_a_leftover_that_stays_is_logged_once(tmp_path, caplog, undeletable, nam
     (tmp_path / name / 'stuck').write_bytes(b'')
     (tmp_path / name / 'large').write_bytes(b'')
     undeletable('stuck')
-    for step in range(1, 6):
-        write(tmp_path, step, keep=2)
-        assert_whole(newest(str(tmp_path)), step)
+    write_each(tmp_path, range(1, 6), keep=2)
     assert sorted(os.listdir(str(tmp_path))) == [name, '00000004-step-4', '00000005-step-5']
     assert os.listdir(str(tmp_path / name)) == ['stuck']  # the rest takes no room
     warning, = warnings(caplog)
@@ -130,9 +128,7 @@ def test_a_leftover_that_stays_is_logged_once(tmp_path, caplog, undeletable, nam
 
 def test_old_checkpoints_that_stay_are_logged_once(tmp_path, caplog, undeletable):
     undeletable('00000.safetensors')
-    for step in range(1, 6):
-        write(tmp_path, step, keep=2)
-        assert_whole(newest(str(tmp_path)), step)
+    write_each(tmp_path, range(1, 6), keep=2)
     assert names(str(tmp_path)) == ['00000005-step-5', '00000004-step-4']
     assert sorted(os.listdir(str(tmp_path)))[:3] == ['.removing', '.removing-1', '.removing-2']
     assert len(warnings(caplog)) == len(set(warnings(caplog))) == 3
@@ -154,19 +150,19 @@ def test_a_checkpoint_that_cannot_be_renamed_stays_whole(tmp_path, caplog, monke
         rename(source, target)
 
     monkeypatch.setattr(os, 'rename', refusing)
-    for step in range(1, 5):
-        write(tmp_path, step, keep=2)
-    assert sorted(os.listdir(str(tmp_path))) == ['0000000%d-step-%d' % (step, step) for step in (1, 2, 3, 4)]
-    for step in (1, 2, 3, 4):
-        assert_whole(newest(str(tmp_path), ['0000000%d-step-%d' % (step, step)]), step)
+    write_each(tmp_path, range(1, 5), keep=2)
+    stored = sorted(os.listdir(str(tmp_path)))
+    assert stored == ['0000000%d-step-%d' % (step, step) for step in (1, 2, 3, 4)]
+    for step, name in enumerate(stored, 1):
+        assert_whole(newest(str(tmp_path), [name]), step)
     assert len(warnings(caplog)) == 2 and all('busy' in text for text in warnings(caplog))
 
 
 def test_a_socket_named_like_a_checkpoint_stays(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)  # names of sockets are short
-    named_socket('00000001-step-0')
-    for step in (1, 2, 3):
-        write(tmp_path, step, keep=1)
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind('00000001-step-0')
+    write_each(tmp_path, (1, 2, 3), keep=1)
     assert sorted(os.listdir(str(tmp_path))) == ['00000001-step-0', '00000004-step-3']
     assert len(warnings(caplog)) == 1
 
@@ -180,8 +176,7 @@ def test_a_file_system_in_a_checkpoint_keeps_files(tmp_path, monkeypatch, caplog
     with table.open('a') as file:
         file.write('99 1 0:42 / %s rw,relatime - tmpfs none rw\n' % point.replace(' ', '\\040'))
     monkeypatch.setattr(leftovers, '_MOUNTS', str(table))
-    for step in (2, 3):
-        write(tmp_path / 'with space', step, keep=1)
+    write_each(tmp_path / 'with space', (2, 3), keep=1)
     assert os.path.isdir(point) and names(str(tmp_path / 'with space')) == ['00000003-step-3', '00000001-step-1']
     warning, = warnings(caplog)
     assert 'mounted' in warning and point in warning

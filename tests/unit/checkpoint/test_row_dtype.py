@@ -11,7 +11,7 @@ from mxhybrid import checkpoint
 from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.exporting import export
 
-from .test_dynamic_tables import BIG, STEPS, Training
+from .dynamic_training import BIG, Training
 
 #: Keys of rows, and keys that no step has.
 KEYS = np.arange(48) * (BIG // 50) * 7 - 5
@@ -31,19 +31,16 @@ def rows_of(changes):
 
 def test_readers_see_the_rows_of_training(tmp_path, kind):
     training, saves = Training(row_dtype=kind), str(tmp_path / 'saves')
-    training.fit(0, 3)
-    path = training.save(saves, 3)
+    path = training.fit_and_save(saves, 0, 3)
     assert np.load(os.path.join(path, 'table-00001', '0', 'rows.npy')).itemsize == 2
     first = training.net.users(KEYS).asnumpy()
-    training.fit(3, 5, most=10)
-    training.save(saves, 5, delta=True)
+    training.fit_and_save(saves, 3, 5, most=10, delta=True)
     rows = training.net.users(KEYS).asnumpy()
     assert_reads(saves, rows)
     changed = rows_of(checkpoint.changes(saves, 'users.weight', since=3))
     assert set(changed) == {key for key, before, after in zip(KEYS, first, rows) if (before != after).any()}
     export(saves, str(tmp_path / 'exported'), 'users*')
-    with open(str(tmp_path / 'exported' / 'manifest.json')) as file:
-        exported = json.load(file)['tables']['users.weight']
+    exported = json.loads((tmp_path / 'exported' / 'manifest.json').read_text())['tables']['users.weight']
     assert (exported['trained_dtype'], exported['row_dtype']) == ('float32', kind)
     keys, exported_rows = (np.load(str(tmp_path / 'exported' / exported['directory'] / (name + '.npy')))
                            for name in ('keys', 'rows'))
@@ -54,23 +51,10 @@ def test_readers_see_the_rows_of_training(tmp_path, kind):
                                       training.net.users(np.array(list(stored))).asnumpy())
 
 
-def test_training_goes_on(tmp_path, kind):
-    first = Training(row_dtype=kind)
-    first.fit(0, 3)
-    first.save(tmp_path, 3)
-    first.fit(3, 5)
-    first.save(tmp_path, 5, delta=True)
-    expected = first.fit(5, STEPS)
-    second = Training(seed=2, row_dtype=kind)
-    assert second.load(tmp_path).step == 5
-    assert second.fit(5, STEPS) == expected
-
-
 @pytest.mark.parametrize('is_saved', [True, False])
 def test_tables_of_another_type_load_the_rows(tmp_path, kind, is_saved):
     first = Training(row_dtype=kind if is_saved else '')
-    first.fit(0, 3)
-    first.save(tmp_path, 3)
+    first.fit_and_save(tmp_path, 0, 3)
     second = Training(seed=2, row_dtype='' if is_saved else kind)
     second.load(tmp_path)
     with checkpoint.open(str(tmp_path)) as tables:

@@ -1,8 +1,8 @@
 """Checkpoints in one process: training that is resumed equals training that went on, bit for bit."""
 import contextlib
-import logging
 import os
 import sys
+import types
 
 import mxnet as mx
 import numpy as np
@@ -32,21 +32,11 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(collect, 'PIECE_BYTES', 64)
 
 
-@pytest.fixture
-def messages(caplog):
-    """Return the messages that the library logs."""
-    logger = logging.getLogger('mxhybrid')
-    logger.addHandler(caplog.handler)
-    with caplog.at_level('INFO', 'mxhybrid'):
-        yield caplog
-    logger.removeHandler(caplog.handler)
-
-
 class Training:
     """A small model and its Trainer; sizes of its last layers are found in the first forward pass."""
 
     def __init__(self, kind='weight', optimizer='adam', kvstore='hybrid', devices=1, seed=1, dtype='float32', width=3,
-                 **options):
+                 on_store=None, **options):
         mx.random.seed(seed)
         np.random.seed(seed)
         self.devices = [mx.cpu(number) for number in range(devices)]
@@ -56,9 +46,8 @@ class Training:
             self.net.cast(dtype)
         self.dtype = dtype
         self.net.initialize(mx.init.Uniform(0.3), ctx=self.devices)
-        store = {} if 'update_on_kvstore' not in options else {'update_on_kvstore': options.pop('update_on_kvstore')}
         self.trainer = gluon.Trainer(self.net.collect_params(), optimizer, dict({'learning_rate': 0.05}, **options),
-                                     kvstore=kvstore, **store)
+                                     kvstore=kvstore, update_on_kvstore=on_store)
 
     def fit(self, begin=0, end=STEPS):
         """Train; returns the losses."""
@@ -76,25 +65,31 @@ class Training:
         return losses
 
     def save(self, directory, step=SAVED_AT, **keywords):
-        """Write a checkpoint."""
         return checkpoint.save(directory, self.net, self.trainer, step, **keywords)
 
     def load(self, directory):
-        """Load the newest one."""
         return checkpoint.load(directory, self.net, self.trainer)
 
 
-def assert_continues(directory, *args, **options):
-    """Save in the middle of a training; another one goes on from there."""
-    first = Training(*args, **options)
-    first.fit(end=SAVED_AT)
-    first.save(directory, extra={'at': [1, None]})
-    expected = first.fit(SAVED_AT)
-    second = Training(*args, seed=2, **options)
-    found = second.load(directory)
-    assert (found.step, found.extra) == (SAVED_AT, {'at': [1, None]})
-    assert os.path.isfile(os.path.join(found.path, 'manifest.json'))
-    assert second.fit(SAVED_AT) == expected
+def initialised(*args, **options):
+    """Return a training whose net knows all sizes."""
+    training = Training(*args, **options)
+    training.net(mx.nd.zeros((2, 3), dtype=training.dtype))
+    return training
+
+
+def saved(directory, *args, **options):
+    """Return a training that saved a checkpoint after half of its steps."""
+    training = Training(*args, **options)
+    training.fit(end=SAVED_AT)
+    training.save(directory)
+    return training
+
+
+def assert_goes_on(directory, first, second):
+    """A training that loads the checkpoint makes the same steps as the one that saved it."""
+    assert second.load(directory).step == SAVED_AT
+    assert second.fit(SAVED_AT) == first.fit(SAVED_AT)
 
 
 OPTIMIZERS = [('adam', {}), ('sgd', {'momentum': 0.9, 'wd': 0.01}), ('sgd', {}), ('adagrad', {}), ('ftrl', {}),
@@ -103,54 +98,51 @@ STORES = ['hybrid', 'device', None]
 TRAININGS = [(kind, optimizer, options, store) for kind in TABLES
              for number, (optimizer, options) in enumerate(OPTIMIZERS)
              for store in (STORES if number < 2 else STORES[:1])]
+TRAININGS += [('gradient', optimizer, {}, 'hybrid') for optimizer in ('nadam', 'dcasgd', 'adadelta', 'ftml', 'signum')]
+TRAININGS += [(kind, 'adam', {'on_store': on_store, 'devices': 2}, store)
+              for kind in TABLES for on_store in (None, True) for store in ('hybrid', 'device')]
 
 
 @pytest.mark.parametrize('kind, optimizer, options, kvstore', TRAININGS,
-                         ids=lambda value: '' if isinstance(value, dict) else str(value))
+                         ids=lambda value: str(value or 'plain'))
 def test_training_goes_on(tmp_path, kind, optimizer, options, kvstore):
     if kind == 'weight' and kvstore is None:
         kvstore = 'local'  # row_sparse weights need a store
-    assert_continues(str(tmp_path), kind, optimizer, kvstore, **options)
-
-
-@pytest.mark.parametrize('optimizer', ['nadam', 'dcasgd', 'adadelta', 'ftml', 'signum'])
-def test_with_other_optimizers(tmp_path, optimizer):
-    assert_continues(str(tmp_path), 'gradient', optimizer)
-
-
-@pytest.mark.parametrize('kvstore', ['hybrid', 'device'])
-@pytest.mark.parametrize('kind', ['weight', 'gradient', 'dense'])
-def test_updates_on_the_store(tmp_path, kind, kvstore):
-    assert_continues(str(tmp_path), kind, 'adam', kvstore, update_on_kvstore=True, devices=2)
+    first = Training(kind, optimizer, kvstore, **options)
+    first.fit(end=SAVED_AT)
+    first.save(tmp_path, extra={'at': [1, None]})
+    expected = first.fit(SAVED_AT)
+    for training in (first, Training(kind, optimizer, kvstore, seed=2, **options)):
+        loaded = training.load(tmp_path)
+        assert (loaded.step, loaded.extra) == (SAVED_AT, {'at': [1, None]})
+        assert os.path.isfile(os.path.join(loaded.path, 'manifest.json'))
+        assert training.fit(SAVED_AT) == expected
 
 
 @pytest.mark.parametrize('multi_precision', [False, True])
 def test_float16(tmp_path, multi_precision):
     """A float16 weight, with a float32 copy in the optimizer's state if asked for."""
     def training():
-        weight = gluon.Parameter('weight', shape=(3, 4), dtype='float16', init=mx.init.Constant(0.1))
-        params = gluon.ParameterDict()
-        params._params['weight'] = weight
-        weight.initialize()
+        net = gluon.nn.Embedding(3, 4, dtype='float16', weight_initializer=mx.init.Constant(0.1))
+        net.initialize()
         options = {'learning_rate': 0.1, 'momentum': 0.9, 'multi_precision': multi_precision}
-        return weight, params, gluon.Trainer(params, 'sgd', options, kvstore='hybrid')
+        return net, gluon.Trainer(net.collect_params(), 'sgd', options, kvstore='hybrid')
 
-    def fit(weight, trainer):
+    def fit(net, trainer):
         for _ in range(3):
             with autograd.record():
-                loss = (weight.data() ** 2).sum()
+                loss = (net(mx.nd.arange(3)) ** 2).sum()
             loss.backward()
             trainer.step(1)
-        return weight.data().asnumpy().tolist()
+        return net.weight.data().asnumpy().tolist()
 
-    weight, params, trainer = training()
-    fit(weight, trainer)
-    path = checkpoint.save(tmp_path, params, trainer, 3)
+    first, second = training(), training()
+    fit(*first)
+    path = checkpoint.save(tmp_path, *first, 3)
     dtypes = [entry['dtype'] for entry in Reader(path).content['arrays'].values()]
     assert sorted(dtypes) == (['float16', 'float32', 'float32'] if multi_precision else ['float16', 'float16'])
-    again = training()
-    checkpoint.load(tmp_path, again[1], again[2])
-    assert fit(again[0], again[2]) == fit(weight, trainer)
+    checkpoint.load(tmp_path, *second)
+    assert fit(*second) == fit(*first)
 
 
 @pytest.mark.parametrize('schedule', [
@@ -159,21 +151,15 @@ def test_float16(tmp_path, multi_precision):
     lambda: mx.lr_scheduler.CosineScheduler(STEPS, base_lr=0.1)], ids=['factor', 'multi', 'cosine'])
 @pytest.mark.parametrize('kind', ['weight', 'dense'])
 def test_a_schedule_goes_on(tmp_path, kind, schedule):
-    first = Training(kind, lr_scheduler=schedule())
-    first.fit(end=SAVED_AT)
-    first.save(tmp_path)
-    expected = first.fit(SAVED_AT)
-    second = Training(kind, lr_scheduler=schedule())
+    first, second = saved(tmp_path, kind, lr_scheduler=schedule()), Training(kind, lr_scheduler=schedule())
     second.load(tmp_path)
     assert second.trainer._optimizer.num_update == SAVED_AT
-    assert second.fit(SAVED_AT) == expected
+    assert_goes_on(tmp_path, first, second)
     assert second.trainer.learning_rate == first.trainer.learning_rate
 
 
 def test_another_schedule_is_kept_with_a_warning(tmp_path, messages):
-    first = Training()
-    first.fit(end=SAVED_AT)
-    first.save(tmp_path)
+    saved(tmp_path)
     second = Training(lr_scheduler=mx.lr_scheduler.FactorScheduler(3, 0.5, base_lr=0.1))
     second.load(tmp_path)
     assert 'written with lr_scheduler None, the Trainer has FactorScheduler' in messages.text
@@ -195,13 +181,12 @@ def test_momentum_that_went_is_stored_and_may_return(tmp_path, kind):
 
 
 def test_attributes_set_on_the_way_are_kept_and_reported(tmp_path, messages):
-    first = Training()
+    first, second = Training(), Training()
     first.trainer.set_learning_rate(0.25)
     first.net[3].weight.lr_mult = 0.5
     first.net[0].weight.wd_mult = 2
     first.fit(end=SAVED_AT)
     first.save(tmp_path)
-    second = Training()
     second.load(tmp_path)
     assert second.trainer.learning_rate == 0.25 and second.net[3].weight.lr_mult == 0.5
     assert second.net[0].weight.wd_mult == 2
@@ -210,73 +195,45 @@ def test_attributes_set_on_the_way_are_kept_and_reported(tmp_path, messages):
 
 
 def test_state_of_the_loss_scaler(tmp_path):
-    first, second = Training(), Training()
+    first, second = initialised(), Training()
     for training in (first, second):
         training.trainer._amp_loss_scaler = LossScaler()
     first.trainer._amp_loss_scaler._loss_scale, first.trainer._amp_loss_scaler._unskipped = 512.0, 17
-    first.net(mx.nd.zeros((2, 3)))
     first.save(tmp_path)
     second.load(tmp_path)
     scaler = second.trainer._amp_loss_scaler
     assert (scaler.loss_scale, scaler._unskipped) == (512.0, 17)
 
 
-@pytest.mark.parametrize('kind', ['weight', 'gradient', 'dense'])
+@pytest.mark.parametrize('kind', TABLES)
 @pytest.mark.parametrize('devices', [(1, 2), (2, 1)])
 def test_other_numbers_of_devices(tmp_path, kind, devices):
     """Weights and state are those of the first device, for all devices."""
-    first = Training(kind, devices=devices[0])
-    first.fit(end=SAVED_AT)
-    first.save(tmp_path)
-    second = Training(kind, devices=devices[1], seed=3)
+    first, second = saved(tmp_path, kind, devices=devices[0]), Training(kind, devices=devices[1], seed=3)
     second.load(tmp_path)
-    again = Training(kind, devices=devices[0], seed=4)
-    second.save(tmp_path, 5)
-    again.load(tmp_path)
-    assert again.fit(SAVED_AT) == first.fit(SAVED_AT)
+    second.save(tmp_path)
+    assert_goes_on(tmp_path, first, Training(kind, devices=devices[0], seed=4))
 
 
 @pytest.mark.parametrize('there, here', [('hybrid', 'device'), ('device', 'hybrid'), (None, 'hybrid')])
 def test_other_stores(tmp_path, there, here):
-    first = Training('gradient', kvstore=there)
-    first.fit(end=SAVED_AT)
-    first.save(tmp_path)
-    second = Training('gradient', kvstore=here)
-    second.load(tmp_path)
-    assert second.fit(SAVED_AT) == first.fit(SAVED_AT)
-
-
-@pytest.mark.parametrize('kvstore', ['hybrid', 'device'])
-@pytest.mark.parametrize('kind', ['weight', 'gradient', 'dense'])
-@pytest.mark.parametrize('on_store', [None, True])
-def test_back_in_the_middle_of_training(tmp_path, kind, kvstore, on_store):
-    options = {} if on_store is None else {'update_on_kvstore': on_store}
-    training = Training(kind, kvstore=kvstore, devices=2 if kvstore == 'device' else 1, **options)
-    training.fit(end=SAVED_AT)
-    training.save(tmp_path)
-    expected = training.fit(SAVED_AT)
-    assert training.load(tmp_path).step == SAVED_AT
-    assert training.fit(SAVED_AT) == expected
+    assert_goes_on(tmp_path, saved(tmp_path, 'gradient', kvstore=there), Training('gradient', kvstore=here))
 
 
 def test_before_the_first_step(tmp_path):
-    first = Training()
-    first.net(mx.nd.zeros((2, 3)))
+    first, second = initialised(), Training(seed=9)
     first.save(tmp_path, 0)
-    second = Training(seed=9)
     second.load(tmp_path)
     assert second.fit() == first.fit()
 
 
 def test_a_parameter_that_was_never_updated_has_no_state(tmp_path):
-    first = Training('dense')
-    first.net[3].bias.grad_req = 'null'
+    first, second = Training('dense'), Training('dense', seed=2)
+    for training in (first, second):
+        training.net[3].bias.grad_req = 'null'
     first.fit(end=SAVED_AT)
     first.save(tmp_path)
-    second = Training('dense', seed=2)
-    second.net[3].bias.grad_req = 'null'
-    second.load(tmp_path)
-    assert second.fit(SAVED_AT) == first.fit(SAVED_AT)
+    assert_goes_on(tmp_path, first, second)
     names = [item.param.name for item in collect.items_of(second.net, second.trainer)
              if item.key not in second.trainer._updaters[0].states]
     assert len(names) == 3  # BatchNorm's two statistics, too
@@ -285,14 +242,11 @@ def test_a_parameter_that_was_never_updated_has_no_state(tmp_path):
 def test_names_are_places_in_the_net(tmp_path):
     """A net that was made before shifts MXNet's own names."""
     gluon.nn.Dense(3)
-    first = Training()
-    first.fit(end=SAVED_AT)
-    first.save(tmp_path)
+    first = saved(tmp_path)
     gluon.nn.Dense(3)
     second = Training()
     assert set(first.net.collect_params()) != set(second.net.collect_params())
-    second.load(tmp_path)
-    assert second.fit(SAVED_AT) == first.fit(SAVED_AT)
+    assert_goes_on(tmp_path, first, second)
 
 
 def test_a_shared_parameter_is_stored_once(tmp_path):
@@ -309,8 +263,7 @@ def test_a_shared_parameter_is_stored_once(tmp_path):
 
 
 def test_parameters_instead_of_a_net(tmp_path):
-    first = Training()
-    first.fit(end=SAVED_AT)
+    first = saved(tmp_path)
     params = first.net.collect_params()
     checkpoint.save(tmp_path, params, first.trainer, SAVED_AT)
     expected = first.fit(SAVED_AT)
@@ -318,36 +271,31 @@ def test_parameters_instead_of_a_net(tmp_path):
     assert first.fit(SAVED_AT) == expected
 
 
-# ------------------------------------------------------------------------------------------------ refusals
-
 def test_nothing_there_changes_nothing(tmp_path):
     training = Training()
     assert training.load(tmp_path / 'missing') is None and training.load(tmp_path) is None
     assert not training.trainer._kv_initialized
 
 
-MISFITS = {
-    'has parameters': lambda: _with_a_layer_more(),
-    'shape': lambda: Training(width=4),
-    'float64 in the net': lambda: Training('dense', dtype='float64'),
-    "written with optimizer 'adam', the Trainer has 'sgd'": lambda: Training(optimizer='sgd'),
-}
-
-
-def _with_a_layer_more():
-    training = Training()
-    training.net.add(gluon.nn.Dense(1))
+def with_a_layer_more():
+    training = initialised()
+    training.net.add(gluon.nn.Dense(1, in_units=2))
     training.net[4].initialize()
     return training
 
 
+MISFITS = {
+    'has parameters': with_a_layer_more,
+    'shape': lambda: initialised(width=4),
+    'float64 in the net': lambda: initialised('dense', dtype='float64'),
+    "written with optimizer 'adam', the Trainer has 'sgd'": lambda: initialised(optimizer='sgd'),
+}
+
+
 @pytest.mark.parametrize('words', MISFITS)
 def test_another_model_is_refused_and_unchanged(tmp_path, words):
-    first = Training()
-    first.fit(end=SAVED_AT)
-    first.save(tmp_path)
+    saved(tmp_path)
     second = MISFITS[words]()
-    second.net(mx.nd.zeros((2, 3), dtype=second.dtype))
     before = second.net[3].weight.data().asnumpy()
     with pytest.raises(CheckpointError, match='step-4 does not fit: .*' + words):
         second.load(tmp_path)
@@ -366,25 +314,13 @@ def test_a_net_that_was_not_initialised_is_refused(tmp_path):
         checkpoint.load(tmp_path, net, trainer)
 
 
-@pytest.mark.parametrize('step', [-1, 1.5, '3', None, True])
-def test_a_step_that_is_no_count(tmp_path, step):
-    with pytest.raises(InputError, match='step='):
-        Training().save(tmp_path, step)
-
-
-@pytest.mark.parametrize('keep', [0, -1, 2.0, None, True])
-def test_keep_that_is_no_number(tmp_path, keep):
-    training = Training()
-    training.net(mx.nd.zeros((2, 3)))
-    with pytest.raises(InputError, match='keep='):
-        training.save(tmp_path, keep=keep)
-
-
-def test_extra_that_is_no_json(tmp_path):
-    training = Training()
-    training.net(mx.nd.zeros((2, 3)))
-    with pytest.raises(InputError, match='extra is not a JSON value'):
-        training.save(tmp_path, extra={'array': np.zeros(2)})
+@pytest.mark.parametrize('name, value, message', [
+    *(('step', step, 'step=') for step in (-1, 1.5, '3', None, True)),
+    *(('keep', keep, 'keep=') for keep in (0, -1, 2.0, None, True)),
+    ('extra', {'array': np.zeros(2)}, 'extra is not a JSON value')])
+def test_wrong_arguments_of_a_save(tmp_path, name, value, message):
+    with pytest.raises(InputError, match=message):
+        initialised().save(tmp_path, **{name: value})
     assert os.listdir(str(tmp_path)) == []
 
 
@@ -416,36 +352,30 @@ def test_stores_that_do_not_join_the_workers_are_refused(tmp_path, monkeypatch, 
 
 
 def test_the_others_are_told_that_worker_0_is_busy():
-    seen, busy = [], []
+    calls = []
 
-    class Workers:
-        rank = 0
-
-        def allgather_json(self, value, _):
-            return [value]
-
-        @contextlib.contextmanager
-        def busy(self):
-            busy.append(True)
-            try:
-                yield
-            finally:
-                busy.pop()
+    @contextlib.contextmanager
+    def busy():
+        calls.append('begin')
+        try:
+            yield
+        finally:
+            calls.append('end')
 
     def fail():
-        seen.append(list(busy))
+        calls.append('call')
         raise InputError('no')
 
-    assert on_worker_0(Workers(), 'save', lambda: seen.append(list(busy))) is None
+    workers = types.SimpleNamespace(rank=0, allgather_json=lambda value, _: [value], busy=busy)
+    assert on_worker_0(workers, 'save', lambda: calls.append('call')) is None
     with pytest.raises(InputError, match='no'):
-        on_worker_0(Workers(), 'save', fail)
-    assert seen == [[True], [True]] and not busy
+        on_worker_0(workers, 'save', fail)
+    assert calls == ['begin', 'call', 'end'] * 2
 
 
 def test_a_directory_that_cannot_be_made(tmp_path):
     (tmp_path / 'file').write_text('')
-    training = Training()
-    training.net(mx.nd.zeros((2, 3)))
+    training = initialised()
     with pytest.raises(CheckpointError, match='checkpoint.save failed on worker 0: .*Error.*file'):
         training.save(tmp_path / 'file' / 'below')
     with pytest.raises(CheckpointError, match='checkpoint.load failed on worker 0: NotADirectoryError'):
@@ -453,23 +383,15 @@ def test_a_directory_that_cannot_be_made(tmp_path):
 
 
 def test_damage_on_the_way_is_an_error(tmp_path, monkeypatch):
-    first = Training()
-    first.fit(end=SAVED_AT)
-    path = first.save(tmp_path)
-    shard = os.path.join(path, '00001.safetensors')
-
-    def verified(reader):
-        os.truncate(shard, 100)
-
-    monkeypatch.setattr(Reader, 'verify', verified)
+    saved(tmp_path)
+    shard = os.path.join(tmp_path, '00000001-step-%d' % SAVED_AT, '00001.safetensors')
+    monkeypatch.setattr(Reader, 'verify', lambda reader: os.truncate(shard, 100))
     with pytest.raises(CheckpointError, match='00001.safetensors has 100 of its .* bytes, after a part'):
         Training().load(tmp_path)
 
 
 def test_a_checkpoint_stays_while_it_is_loaded(tmp_path, monkeypatch):
-    first = Training()
-    first.fit(end=SAVED_AT)
-    first.save(tmp_path)
+    saved(tmp_path)
     put = restore.put
 
     def put_after_a_save(*arguments):
@@ -484,19 +406,12 @@ def test_a_checkpoint_stays_while_it_is_loaded(tmp_path, monkeypatch):
 
 
 def test_momentum_comes_from_the_checkpoint(tmp_path, messages):
-    first = Training(optimizer='sgd', momentum=0.9)
-    first.fit(end=SAVED_AT)
-    first.save(tmp_path)
-    second = Training(optimizer='sgd')
-    second.load(tmp_path)
+    assert_goes_on(tmp_path, saved(tmp_path, optimizer='sgd', momentum=0.9), Training(optimizer='sgd'))
     assert 'optimizer.momentum 0.9 (was 0.0)' in messages.text
-    assert second.fit(SAVED_AT) == first.fit(SAVED_AT)
 
 
 def test_state_of_another_shape_is_refused(tmp_path, monkeypatch):
-    first = Training()
-    first.fit(end=SAVED_AT)
-    first.save(tmp_path)
+    saved(tmp_path)
     monkeypatch.setattr(mx.optimizer.Adam, 'create_state', lambda self, index, weight: mx.nd.zeros(weight.shape))
     with pytest.raises(CheckpointError, match="the state of optimizer 'adam' for 0.weight has shapes"):
         Training().load(tmp_path)

@@ -23,65 +23,16 @@ from mxhybrid.checkpoint.reader import newest
 from mxhybrid.checkpoint.workers import ALONE, assign_rows
 from mxhybrid.kvstore.local_table import LocalTable
 from mxhybrid.native.optimizer_state import count_update, set_counts, update_count
-from mxhybrid.row_store.row_store import FirstValues, RowStoreOptions, partition_of
+from mxhybrid.row_store.row_store import FirstValues, RowStoreOptions
 from mxhybrid.servers import dynamic_table
 from mxhybrid.servers.dynamic_table import DynamicTableSpec, create_dynamic_table
 
+from ...helpers.table_model import FIRST, Model
 from ..servers.dynamic_job import dynamic_job
 
-KEYS, KEY, WIDTH, FIRST = np.arange(60) * 7 - 40, 0, 2, 0.25
+KEYS, KEY, WIDTH = np.arange(60) * 7 - 40, 0, 2
 #: The numbers of workers and servers of each host, and of partitions; None for one process.
 JOBS = [None, ([1], [1], 2), ([2], [2], 3), ([1, 1], [1, 1], 3), ([1, 1], [1, 2], 5)]
-
-
-class Model:
-    """A table of rows [value, momentum, clock at the last update, number of updates] by key, in partitions."""
-
-    def __init__(self, admit=1, capacity=0, expire_after=0, evict='lru'):
-        self.admit, self.capacity, self.expire_after, self.evict = admit, capacity, expire_after, evict
-        self.rows, self.sightings, self.clock, self.partitions = {}, {}, 0, 1
-        #: The first operation after which the table differs; the program goes on, since other workers do.
-        self.difference = None
-
-    def step(self, keys, gradient):
-        self.clock += 1
-        for key in keys:
-            if key not in self.rows:
-                self.sightings[key] = self.sightings.get(key, 0) + 1
-                if self.sightings[key] < self.admit:
-                    continue
-                self.rows[key] = [FIRST, 0.0, 0, 0]
-                del self.sightings[key]
-            value, momentum, _, updates = self.rows[key]
-            momentum = momentum / 2 - gradient
-            self.rows[key] = [value + momentum, momentum, self.clock, updates + 1]
-        if self.expire_after and self.clock % max(1, self.expire_after // 16) == 0:
-            self._keep(lambda key: self.rows[key][2] + self.expire_after > self.clock)
-        for partition in range(self.partitions if self.capacity else 0):
-            self._evict([key for key in self.rows if partition_of([key], self.partitions)[0] == partition])
-
-    def _keep(self, stays):
-        self.rows = {key: row for key, row in self.rows.items() if stays(key)}
-
-    def _evict(self, keys):
-        """Remove rows of a partition that are over its capacity, but none that this step has touched."""
-        capacity = self.capacity // self.partitions
-        if len(keys) <= capacity:
-            return
-        untouched = [key for key in keys if self.rows[key][2] < self.clock]
-        excess = len(keys) - max(capacity - capacity // 16, len(keys) - len(untouched))
-
-        def rank(key):
-            _, _, last_update, updates = self.rows[key]
-            return (updates if self.evict == 'rarest' else 0, last_update, key)
-        removed = set(sorted(untouched, key=rank)[:excess])
-        self._keep(lambda key: key not in removed)
-
-    def assign(self, keys, value):
-        for key in keys:
-            _, momentum, _, updates = self.rows.get(key, [FIRST, 0.0, 0, 0])
-            self.rows[key] = [value, momentum, self.clock, updates]
-            self.sightings.pop(key, None)
 
 
 class Operation(NamedTuple):
@@ -240,7 +191,6 @@ def run_job(job, storage, options, operations, directory, model):
                                      RowStoreOptions(**options, **placement)))
         Training(table, Workers(servers), options, directory, model).run(operations)
     with dynamic_job(*job[:2]) as running:
-        running.values = {}
         running.run(train)
 
 
@@ -296,9 +246,7 @@ def test_failed_imports_end_on_all_workers(job, error, fails):
             table.push(*((keys, np.ones((len(keys), WIDTH))) if is_root else (keys[:0], np.empty((0, WIDTH)))))
             table.pull(keys, rows)
             assert rows[:, 0].tolist() == [4.0] * 4 + [-1.0] * 8
-        return True
     with dynamic_job(*job[:2]) as running:
-        running.values = {}
-        assert all(running.run(train))
+        running.run(train)
         modes = [shard.mode for server in running.servers for shard in server._shards.values()]
     assert modes == ['optimize'] * job[2]

@@ -1,7 +1,9 @@
 """Connections between processes of a job: strangers are turned away, and do not delay the others."""
+import contextlib
 import json
 import socket
-import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -12,59 +14,54 @@ from mxhybrid.messaging.sealed import prove
 pytestmark = pytest.mark.both_pythons
 
 SECRET, PURPOSE = 'open sesame', 'a test'
+#: The peers of each of three processes on different hosts.
+OTHERS = [[1, 2], [0, 2], [0, 1]]
 
 
 @pytest.fixture
-def doors():
-    """The listening sockets of three processes."""
-    made = [socket.create_server(('127.0.0.1', 0)) for _ in range(3)]
-    yield made
-    for door in made:
-        door.close()
+def stack():
+    with contextlib.ExitStack() as stack:
+        yield stack
 
 
-def wanted_by(number, hosts):
-    return [other for other in range(len(hosts)) if hosts[other] != hosts[number]]
+@pytest.fixture
+def doors(stack):
+    """Return the listening sockets of three processes."""
+    return [stack.enter_context(socket.create_server(('127.0.0.1', 0))) for _ in range(3)]
 
 
-def meet(doors, hosts='abc', secrets=(SECRET,) * 3, timeout=10):
-    """Connect each process with those of other hosts, and return the connections of each, or its error."""
-    outcomes = [None] * len(doors)
-    addresses = [door.getsockname()[:2] for door in doors]
+@pytest.fixture
+def meet(stack, doors):
+    """Return a function that connects each process with those of other hosts and returns the outcomes: connections by
+    number, or an error.
+    """
+    addresses = [door.getsockname() for door in doors]
 
-    def run(number):
+    def connect(number, hosts, secret, timeout):
+        peers = [other for other in range(len(hosts)) if hosts[other] != hosts[number]]
         try:
-            outcomes[number] = handshake.connect_peers(number, addresses, wanted_by(number, hosts), doors[number],
-                                                   secrets[number], timeout, PURPOSE)
+            connections = handshake.connect_peers(number, addresses, peers, doors[number], secret, timeout, PURPOSE)
         except JobError as error:
-            outcomes[number] = error
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(doors))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return outcomes
+            return error
+        for connection in connections.values():
+            stack.enter_context(connection)
+        return connections
+
+    def connect_all(hosts='abc', secrets=(SECRET,) * 3, timeout=10):
+        with ThreadPoolExecutor(len(doors)) as threads:
+            return list(threads.map(lambda number: connect(number, hosts, secrets[number], timeout), range(len(doors))))
+    return connect_all
 
 
-def closed(connections):
-    for sockets in connections:
-        if isinstance(sockets, dict):
-            for sock in sockets.values():
-                sock.close()
+def test_processes_of_different_hosts_connect_and_lose_no_byte(meet):
+    connections = meet()
+    assert [sorted(sockets) for sockets in connections] == OTHERS
+    connections[0][2].sendall(b'from 0')
+    assert connections[2][0].recv(100) == b'from 0'
 
 
-def test_processes_of_different_hosts_connect_and_lose_no_byte(doors):
-    found = meet(doors)
-    assert [sorted(sockets) for sockets in found] == [[1, 2], [0, 2], [0, 1]]
-    found[0][2].sendall(b'from 0')
-    assert found[2][0].recv(100) == b'from 0'
-    closed(found)
-
-
-def test_processes_of_one_host_do_not_connect(doors):
-    found = meet(doors, 'aab')
-    assert [sorted(sockets) for sockets in found] == [[2], [2], [0, 1]]
-    closed(found)
+def test_processes_of_one_host_do_not_connect(meet):
+    assert [sorted(sockets) for sockets in meet('aab')] == [[2], [2], [0, 1]]
 
 
 @pytest.mark.parametrize('says', [
@@ -73,30 +70,24 @@ def test_processes_of_one_host_do_not_connect(doors):
     json.dumps({'number': '1', 'proof': 'x', 'challenge': 'y'}).encode() + b'\n',
     json.dumps({'number': 1, 'proof': prove(SECRET, 'another', PURPOSE, 1), 'challenge': 'y'}).encode() + b'\n',
 ], ids=repr)
-def test_strangers_are_turned_away_without_delay(doors, says):
-    stranger = socket.create_connection(doors[0].getsockname())
-    stranger.sendall(says)
-    if not says:
-        stranger.close()
-    found = meet(doors)
-    assert [sorted(sockets) for sockets in found] == [[1, 2], [0, 2], [0, 1]]
-    closed(found)
-    stranger.close()
+def test_strangers_are_turned_away_without_delay(doors, meet, says):
+    with socket.create_connection(doors[0].getsockname()) as stranger:
+        stranger.sendall(says)
+        if not says:
+            stranger.close()
+        assert [sorted(sockets) for sockets in meet()] == OTHERS
 
 
-def test_a_silent_connection_delays_the_others_only_briefly(doors, monkeypatch):
+def test_a_silent_connection_delays_the_others_only_briefly(doors, meet, monkeypatch):
     monkeypatch.setattr(handshake, '_LINE_S', 1)  # longer than a busy machine delays the other processes
-    stranger = socket.create_connection(doors[0].getsockname())
-    found = meet(doors)
-    assert [sorted(sockets) for sockets in found] == [[1, 2], [0, 2], [0, 1]]
-    closed(found)
-    stranger.close()
+    with socket.create_connection(doors[0].getsockname()):
+        assert [sorted(sockets) for sockets in meet()] == OTHERS
 
 
-def test_a_process_with_another_secret_is_refused(doors):
-    found = meet(doors, 'abc', (SECRET, SECRET, 'another'), timeout=1)
-    assert all(isinstance(one, JobError) for one in found)
-    assert 'raise MXHYBRID_TIMEOUT' in str(found[0])
+def test_a_process_with_another_secret_is_refused(meet):
+    errors = meet(secrets=(SECRET, SECRET, 'another'), timeout=1)
+    assert all(isinstance(error, JobError) for error in errors)
+    assert 'raise MXHYBRID_TIMEOUT' in str(errors[0])
 
 
 def test_a_stranger_at_the_address_is_refused(doors):
@@ -107,31 +98,20 @@ def test_a_stranger_at_the_address_is_refused(doors):
             sock.sendall(b'{"challenge": "0"}\n')
             sock.recv(1000)
             sock.sendall(b'{"proof": "0"}\n')
-    thread = threading.Thread(target=pretend)
-    thread.start()
-    with pytest.raises(JobError, match='the proof is wrong'):
-        handshake.connect_peers(1, [door.getsockname()[:2] for door in doors[:2]], [0], doors[1], SECRET, 5, PURPOSE)
-    thread.join()
+    with ThreadPoolExecutor() as threads:
+        stranger = threads.submit(pretend)
+        with pytest.raises(JobError, match='the proof is wrong'):
+            handshake.connect_peers(1, [door.getsockname() for door in doors[:2]], [0], doors[1], SECRET, 5, PURPOSE)
+        stranger.result(10)
 
 
-def test_peer_that_does_not_connect_is_named(doors):
-    with pytest.raises(JobError, match='127.0.0.1 and 127.0.0.1 within 0.2 s'):
-        handshake.connect_peers(0, [door.getsockname()[:2] for door in doors[:2]], [1], doors[0], SECRET, 0.2, PURPOSE)
-
-
-def test_silent_strangers_do_not_extend_the_deadline(doors, monkeypatch):
-    """Process 0 waits for process 1, which does not connect."""
+@pytest.mark.parametrize('silent_strangers, timeout', [(0, 0.2), (60, 1)])
+def test_a_peer_that_does_not_connect_is_named(stack, doors, monkeypatch, silent_strangers, timeout):
     monkeypatch.setattr(handshake, '_LINE_S', 0.4)
-    addresses = [door.getsockname()[:2] for door in doors]
-    errors, strangers = [], [socket.create_connection(addresses[0]) for _ in range(60)]
-
-    def wait():
-        with pytest.raises(JobError) as caught:
-            handshake.connect_peers(0, addresses, [1], doors[0], SECRET, 1, PURPOSE)
-        errors.append(str(caught.value))
-    waiting = threading.Thread(target=wait, daemon=True)
-    waiting.start()
-    waiting.join(15)
-    for stranger in strangers:
-        stranger.close()
-    assert errors and 'no connection for a test' in errors[0]
+    addresses = [door.getsockname() for door in doors[:2]]
+    for _ in range(silent_strangers):
+        stack.enter_context(socket.create_connection(addresses[0]))
+    message, begin = 'for a test between 127.0.0.1 and 127.0.0.1 within %g s' % timeout, time.monotonic()
+    with pytest.raises(JobError, match=message):
+        handshake.connect_peers(0, addresses, [1], doors[0], SECRET, timeout, PURPOSE)
+    assert time.monotonic() - begin < 15

@@ -1,4 +1,5 @@
 """Messages between processes of a host, and the errors of the other operations once a process has gone."""
+import contextlib
 import os
 import socket
 import threading
@@ -13,10 +14,21 @@ from mxhybrid.messaging.local_sockets import Left, Listener, connect, differ_in_
 pytestmark = pytest.mark.both_pythons
 
 
-def test_a_process_that_left_raises_one_error_everywhere():
-    listener = Listener()
-    mine = connect(listener.name)
-    theirs = listener.accept(1)
+@pytest.fixture
+def listener():
+    with contextlib.closing(Listener()) as listener:
+        yield listener
+
+
+@pytest.fixture
+def ends(listener):
+    """Return both ends of a connection."""
+    with contextlib.closing(connect(listener.name)) as mine, contextlib.closing(listener.accept(1)) as theirs:
+        yield mine, theirs
+
+
+def test_a_process_that_left_raises_one_error_everywhere(listener, ends):
+    mine, theirs = ends
     theirs.send(['here'])
     assert mine.receive(1) == (['here'], None)
     assert mine.peer == theirs.peer == os.getpid()
@@ -29,13 +41,10 @@ def test_a_process_that_left_raises_one_error_everywhere():
     listener.close()
     with pytest.raises(Left):
         connect(listener.name)
-    mine.close()
 
 
-def test_a_message_that_is_too_long_is_not_sent():
-    listener = Listener()
-    mine = connect(listener.name)
-    theirs = listener.accept(1)
+def test_a_message_that_is_too_long_is_not_sent(ends):
+    mine, theirs = ends
     with pytest.raises(JobError, match=r'has 65540 bytes, but at most 65536 can be sent: \["ranges", "aaaa'):
         mine.send(['ranges', 'a' * 65526])
     longest = ['ranges', 'a' * 65522]
@@ -44,12 +53,10 @@ def test_a_message_that_is_too_long_is_not_sent():
     mine._sock.send(b'1' * 65537)
     with pytest.raises(JobError, match='more than 65536 bytes'):
         theirs.receive(1)
-    for each in (mine, theirs, listener):
-        each.close()
 
 
-def test_another_user_cannot_delay_the_deadline(monkeypatch):
-    listener, ended = Listener(), threading.Event()
+def test_another_user_cannot_delay_the_deadline(listener, monkeypatch):
+    ended = threading.Event()
 
     def call():
         while not ended.is_set():
@@ -70,11 +77,9 @@ def test_another_user_cannot_delay_the_deadline(monkeypatch):
     finally:
         ended.set()
         caller.join()
-        listener.close()
 
 
-def test_one_process_is_accepted_at_a_time():
-    listener = Listener()
+def test_one_process_is_accepted_at_a_time(listener):
     assert listener.accept_one() is None
     ends = [connect(listener.name) for _ in range(2)]
     taken = [listener.accept_one() for _ in range(2)]
@@ -82,20 +87,18 @@ def test_one_process_is_accepted_at_a_time():
     for mine, theirs in zip(ends, taken):
         theirs.send(['here'])
         assert mine.receive(1) == (['here'], None)
-    for each in ends + taken:
-        each.close()
-    listener.close()
+    for connection in ends + taken:
+        connection.close()
 
 
-def test_waiting_for_a_listener_has_a_limit(monkeypatch):
+def test_waiting_for_a_listener_has_a_limit(listener, monkeypatch):
     monkeypatch.setattr(local_sockets, '_CONNECT_S', 1)
-    listener, waiting = Listener(), []
+    waiting = []
     with pytest.raises(JobError, match='accepted no connection within 1 s'):
         while len(waiting) < 1000:  # more than its queue takes
             waiting.append(connect(listener.name))
-    for each in waiting:
-        each.close()
-    listener.close()
+    for connection in waiting:
+        connection.close()
 
 
 def test_processes_of_two_users_share_no_memory(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from mxhybrid.base.errors import InputError
 from mxhybrid.row_store.row_store import RowStore
 
-from .row_store_inputs import FIRST
+from ...helpers.row_stores import FIRST
 
 SETTINGS = {'lr': 0.01, 'rescale': 1.0, 'beta1': 0.9, 'beta2': 0.999, 'epsilon': 1e-8}
 KEYS = np.arange(-50, 150, dtype=np.int64) * 7

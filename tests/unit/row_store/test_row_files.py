@@ -2,7 +2,6 @@
 import os
 import platform
 import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +15,8 @@ from mxhybrid.row_store import row_files
 from mxhybrid.row_store.row_store import RowStore, partition_of
 
 from ...helpers.nameless_files import nameless_files
-from ...helpers.row_stores import first_rows
-from .row_store_inputs import FIRST, SGD, SPECIAL, unique
+from ...helpers.programs import run_program
+from ...helpers.row_stores import FIRST, SGD, SPECIAL, first_rows, unique
 
 HERE = Path(__file__).parent
 
@@ -27,12 +26,20 @@ def saved(path):
     return {file.stem: np.load(str(file)) for file in path.iterdir()}
 
 
+def assert_same_arrays(first, second):
+    arrays, others = saved(first), saved(second)
+    assert set(arrays) == set(others)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, others[name])
+
+
 @pytest.mark.both_pythons
 @pytest.mark.parametrize('portion', [1, 7, 1 << 20])
 def test_save_and_load(tmp_path, monkeypatch, portion):
     monkeypatch.setattr(row_files, '_PORTION_ROWS', portion)
-    store = RowStore(3, 'float64', FIRST)
-    store.set_state_widths([3, 1])
+    store, *parts = (RowStore(3, 'float64', FIRST, capacity=10000) for _ in range(4))
+    for each in (store, *parts):
+        each.set_state_widths([3, 1])
     keys = unique(np.concatenate([SPECIAL, np.random.RandomState(0).randint(-1 << 62, 1 << 62, 200), np.arange(99)]))
     random = np.random.RandomState(1)
     store.assign(keys, random.standard_normal((len(keys), 3)))
@@ -45,15 +52,16 @@ def test_save_and_load(tmp_path, monkeypatch, portion):
     arrays = saved(tmp_path / 'whole')
     left = np.setdiff1d(keys, keys[::7])
     assert answer['rows'] == len(left) and answer['whole'] and answer['removed'] == 0
-    assert answer['bytes'] == sum(file.stat().st_size for file in (tmp_path / 'whole').iterdir())
-    assert set(arrays) == {'keys', 'rows', 'state0', 'state1'}
+    contents = {file.stem: file.read_bytes() for file in (tmp_path / 'whole').iterdir()}
+    assert answer['bytes'] == sum(map(len, contents.values()))
+    assert answer['files'] == {name: {'bytes': len(content), 'xxh3_128': xxhash.xxh3_128_hexdigest(content)}
+                               for name, content in contents.items()}
+    assert set(arrays) == {'keys', 'rows', 'state0', 'state1', 'used'}
     np.testing.assert_array_equal(arrays['keys'], left)
     np.testing.assert_array_equal(arrays['rows'], store.read(left))
     for slot in range(2):
         np.testing.assert_array_equal(arrays['state%d' % slot], states[slot][np.searchsorted(keys, left)])
-    parts = [RowStore(3, 'float64', FIRST) for _ in range(3)]
     for number, part in enumerate(parts):
-        part.set_state_widths([3, 1])
         mine = left[partition_of(left, 3) == number]
         assert part.load(str(tmp_path / 'whole'), number, 3) == len(part) == len(mine)
         np.testing.assert_array_equal(part.read(mine), store.read(mine))
@@ -80,24 +88,9 @@ def test_deltas(tmp_path, seed):
     for folder in folders:
         loaded.load(folder)
     assert len(loaded) == len(store)
-    everything, again = str(tmp_path / 'store'), str(tmp_path / 'loaded')
-    store.save(everything)
-    loaded.save(again)
-    for name, array in saved(tmp_path / 'store').items():
-        np.testing.assert_array_equal(array, saved(tmp_path / 'loaded')[name])
-
-
-@pytest.mark.parametrize('portion', [100, 1 << 20])
-def test_digests_are_those_of_the_files(tmp_path, monkeypatch, portion):
-    monkeypatch.setattr(row_files, '_PORTION_ROWS', portion)
-    store = RowStore(7, 'float32', FIRST, admit=1, capacity=10000)
-    store.set_state_widths([7])
-    store.update('adagrad', {'lr': 0.1, 'rescale': 1.0, 'epsilon': 0.1}, range(5000), np.ones((5000, 7)))
-    files = store.save(str(tmp_path / 'rows'))['files']
-    assert set(files) == {'keys', 'rows', 'state0', 'used'}
-    for name, record in files.items():
-        content = (tmp_path / 'rows' / (name + '.npy')).read_bytes()
-        assert record == {'bytes': len(content), 'xxh3_128': xxhash.xxh3_128_hexdigest(content)}
+    store.save(str(tmp_path / 'store'))
+    loaded.save(str(tmp_path / 'loaded'))
+    assert_same_arrays(tmp_path / 'store', tmp_path / 'loaded')
 
 
 #: Saves more bytes than a file may have, and prints the error and the number of threads that are left.
@@ -119,10 +112,9 @@ print(threading.active_count())
 
 @pytest.mark.both_pythons
 def test_save_to_a_full_disk_is_an_error(tmp_path):
-    output = subprocess.run([sys.executable, '-c', SAVE, str(tmp_path / 'rows')], stdout=subprocess.PIPE, text=True,
-                            timeout=60, check=True).stdout.splitlines()
-    assert output == ['cannot write rows of a dynamic table into %s: File too large. Free space there, or save into '
-                      'another directory' % (tmp_path / 'rows'), '1']
+    assert run_program(SAVE, tmp_path / 'rows').stdout.splitlines() == [
+        'cannot write rows of a dynamic table into %s: File too large. Free space there, or save into another '
+        'directory' % (tmp_path / 'rows'), '1']
 
 
 def test_delta_has_changed_rows_only(tmp_path):
@@ -163,25 +155,22 @@ def test_bad_folders_are_refused(tmp_path):
         store.save('/dev/null/rows')
 
 
-@pytest.mark.parametrize('left_kb, is_enough', [(2000, False), (8000, True)])
-def test_a_save_for_which_memory_is_lacking_is_refused(tmp_path, monkeypatch, left_kb, is_enough):
+def test_a_save_for_which_memory_is_lacking_is_refused(tmp_path, monkeypatch):
     """The system would end a server otherwise; the changes stay known for the next delta."""
-    (tmp_path / 'proc').mkdir()
-    (tmp_path / 'proc' / 'meminfo').write_text('MemTotal: 9000 kB\nMemAvailable: %d kB\n' % left_kb)
+    memory, delta, text = tmp_path / 'proc' / 'meminfo', tmp_path / 'delta', 'MemTotal: 9000 kB\nMemAvailable: %d kB\n'
+    memory.parent.mkdir()
     store = RowStore(4)
     store.update('sgd', {'lr': 1.0}, np.arange(1000), np.ones((1000, 4)))
     mark = store.save(str(tmp_path / 'whole'))['mark']
     store.update('sgd', {'lr': 1.0}, np.arange(7), np.ones((7, 4)))
-    with monkeypatch.context() as context:
-        context.setattr(row_files, '_ROOT', str(tmp_path))
-        if is_enough:
-            assert store.save(str(tmp_path / 'delta'), mark)['rows'] == 7
-            return
-        with pytest.raises(CheckpointError, match=r'cannot save rows .* takes \d+ bytes of memory, .* but 2048000 are '
-                                                  'left of the 9216000 of this machine or container. Give it more'):
-            store.save(str(tmp_path / 'delta'), mark)
-    assert not (tmp_path / 'delta').exists()
-    assert store.save(str(tmp_path / 'delta'), mark)['rows'] == 7
+    monkeypatch.setattr(row_files, '_ROOT', str(tmp_path))
+    memory.write_text(text % 2000)
+    with pytest.raises(CheckpointError, match=r'cannot save rows .* takes \d+ bytes of memory, .* but 2048000 are left '
+                                              'of the 9216000 of this machine or container. Give it more'):
+        store.save(str(delta), mark)
+    assert not delta.exists()
+    memory.write_text(text % 8000)
+    assert store.save(str(delta), mark)['rows'] == 7
 
 
 def resident_memory():
@@ -227,11 +216,14 @@ def test_files_beyond_their_budget(tmp_path):
 
 def test_rows_in_files_expire_as_in_memory(tmp_path):
     """Rows that leave a small cache, expire, and come back; whole saves, deltas and a loaded store."""
-    options = {'width': 100, 'dtype': 'float64', 'initializer': FIRST, 'capacity': 4000, 'expire_after': 6}
-    stores = [RowStore(**options), RowStore(**options, directory=str(tmp_path), resident_bytes=1)]
-    random, marks = np.random.RandomState(0), [None, None]
-    for store in stores:
-        store.set_state_widths([100])
+    def made_stores():
+        stores = [RowStore(100, 'float64', FIRST, capacity=4000, expire_after=6, **storage)
+                  for storage in ({}, {'directory': str(tmp_path), 'resident_bytes': 1})]
+        for store in stores:
+            store.set_state_widths([100])
+        return stores
+
+    stores, random, marks = made_stores(), np.random.RandomState(0), [None, None]
     for step in range(24):
         keys = unique(np.minimum(random.zipf(1.1, 3000), 1 << 40))
         for store in stores:
@@ -239,25 +231,29 @@ def test_rows_in_files_expire_as_in_memory(tmp_path):
         if step % 8 == 5:
             marks = [store.save(str(tmp_path / name / str(step)), mark)['mark']
                      for store, name, mark in zip(stores, ('memory', 'files'), marks)]
-            for name, array in saved(tmp_path / 'memory' / str(step)).items():
-                np.testing.assert_array_equal(array, saved(tmp_path / 'files' / str(step))[name])
+            assert_same_arrays(tmp_path / 'memory' / str(step), tmp_path / 'files' / str(step))
     assert stores[0].statistics()['expired'] == stores[1].statistics()['expired'] > 1000
-    loaded = [RowStore(**options), RowStore(**options, directory=str(tmp_path), resident_bytes=1)]
-    for store, name in zip(loaded, ('memory', 'files')):
-        store.set_state_widths([100])
+    for store, name in zip(made_stores(), ('memory', 'files')):
         for step in (5, 13, 21):
             store.load(str(tmp_path / name / str(step)))
         assert len(store) > 3000
         store.save(str(tmp_path / name / 'loaded'))
-    for name, array in saved(tmp_path / 'memory' / 'loaded').items():
-        np.testing.assert_array_equal(array, saved(tmp_path / 'files' / 'loaded')[name])
+    assert_same_arrays(tmp_path / 'memory' / 'loaded', tmp_path / 'files' / 'loaded')
 
 
-#: Refuses asynchronous I/O, as a container may do it, and uses a store that is larger than its cache.
-REFUSED = """
-import ctypes, struct, sys
+#: Uses a store that is larger than its cache.
+USE = """
+import sys
 import numpy as np
 from mxhybrid.row_store.row_store import RowStore
+store = RowStore(64, directory=sys.argv[1], resident_bytes=int(sys.argv[2]))
+for step in range(3):
+    store.assign(np.arange(10000), np.arange(step, 10000 + step)[:, None] * np.ones(64))
+assert (store.read(np.arange(10000)) == np.arange(2, 10002)[:, None]).all()
+"""
+#: Refuses asynchronous I/O, as a container may do it.
+REFUSE = """
+import ctypes, struct
 # A filter of system calls: load the number; the answer to io_setup, number 206, is ENOSYS; others are allowed.
 program = b''.join(struct.pack('HBBI', *step) for step in (
     (0x20, 0, 0, 0), (0x15, 0, 1, 206), (0x06, 0, 0, 0x50000 | 38), (0x06, 0, 0, 0x7fff0000)))
@@ -267,20 +263,13 @@ assert libc.prctl(38, 1, 0, 0, 0) == 0  # no new privileges
 filter = struct.pack('HxxxxxxP', 4, ctypes.addressof(code))
 assert libc.prctl(22, 2, ctypes.create_string_buffer(filter, len(filter))) == 0, ctypes.get_errno()
 assert libc.syscall(206, 1, 0) == -1 and ctypes.get_errno() == 38
-store = RowStore(64, directory=sys.argv[1], resident_bytes=1)
-for step in range(3):
-    store.assign(np.arange(10000), np.arange(step, 10000 + step)[:, None] * np.ones(64))
-assert (store.read(np.arange(10000)) == np.arange(2, 10002)[:, None]).all()
-print('all rows are right')
 """
 
 
 @pytest.mark.both_pythons
 @pytest.mark.skipif(platform.machine() != 'x86_64', reason='numbers of system calls')
 def test_rows_are_read_singly_without_asynchronous_reads(tmp_path):
-    output = subprocess.run([sys.executable, '-c', REFUSED, str(tmp_path)], stdout=subprocess.PIPE, text=True,
-                            timeout=60, check=True).stdout
-    assert output == 'all rows are right\n'
+    run_program(REFUSE + USE, tmp_path, 1)
 
 
 @pytest.mark.both_pythons
@@ -375,24 +364,16 @@ sys.stdin.read()
 @pytest.mark.parametrize('resident_bytes', [0, 1])
 def test_full_disk_is_an_error(tmp_path, resident_bytes):
     """The limit of the size of files stands in for the disk: the system refuses blocks in the same way."""
-    output = subprocess.run([sys.executable, '-c', FILL, str(tmp_path), 'limit', str(resident_bytes)],
-                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=60,
-                            check=True).stdout.splitlines()
+    output = run_program(FILL, tmp_path, 'limit', resident_bytes, stdin=subprocess.DEVNULL).stdout.splitlines()
     assert "storage: the file 'rows' in %s cannot grow from" % tmp_path in output[0]
     assert 'bytes: File too large; free space on its disk' in output[0]
     assert output[1:] == ['True', 'filled']
     assert not list(tmp_path.iterdir())
 
 
-#: Uses a store that is larger than its cache while calls of the system are interrupted; prints how many.
-INTERRUPTED = """
-import ctypes, os, sys
-import numpy as np
-from mxhybrid.row_store.row_store import RowStore
-store = RowStore(64, directory=sys.argv[1], resident_bytes=int(sys.argv[2]))
-for step in range(3):
-    store.assign(np.arange(10000), np.arange(step, 10000 + step)[:, None] * np.ones(64))
-assert (store.read(np.arange(10000)) == np.arange(2, 10002)[:, None]).all()
+#: Prints how many calls of the system were interrupted.
+COUNT = """
+import ctypes, os
 assert not os.listdir(sys.argv[1])
 print(ctypes.CDLL(None).number_of_interrupted_calls())
 """
@@ -405,20 +386,17 @@ def test_interrupted_calls_are_made_again(tmp_path, resident_bytes, least_calls)
     directory.mkdir()
     subprocess.run(['gcc', '-shared', '-fPIC', str(HERE / 'interrupted_calls.c'), '-o', str(library), '-ldl'],
                    check=True, timeout=60)
-    output = subprocess.run([sys.executable, '-c', INTERRUPTED, str(directory), str(resident_bytes)],
-                            stdout=subprocess.PIPE, text=True, timeout=60, check=True,
-                            env={**os.environ, 'LD_PRELOAD': str(library)}).stdout
-    assert int(output) >= least_calls
+    env = {**os.environ, 'LD_PRELOAD': str(library)}
+    assert int(run_program(USE + COUNT, directory, resident_bytes, env=env).stdout) >= least_calls
 
 
 @pytest.mark.both_pythons
 def test_a_killed_process_leaves_nothing(tmp_path):
-    process = subprocess.Popen([sys.executable, '-c', FILL, str(tmp_path), '', '1'], stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == 'filled\n'
-        assert not list(tmp_path.iterdir())
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+    with subprocess.Popen([sys.executable, '-c', FILL, str(tmp_path), '', '1'], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == 'filled\n'
+            assert not list(tmp_path.iterdir())
+        finally:
+            process.kill()
     assert not list(tmp_path.iterdir())

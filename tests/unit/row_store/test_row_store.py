@@ -11,14 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from mxhybrid.base.errors import CheckpointError, InputError, JobError
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.native.optimizer_state import state_widths
-from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
 from mxhybrid.row_store.row_store import FirstValues, RowStore, as_keys, newest_parts, partition_of
 from mxhybrid.servers.kernel_rules import kernel_rule
-from mxhybrid.servers.partition_state import Partition
-from mxhybrid.servers.protocol import OPTIMIZE
 
-from ...helpers.row_stores import first_rows
-from .row_store_inputs import FIRST, SGD, SPECIAL, unique
+from ...helpers.row_stores import FIRST, SGD, SPECIAL, first_rows, unique
+from ...helpers.table_model import Model
+from ...helpers.tables import mxnets_partition
 
 #: Rules with settings, by optimizer of MXNet.
 OPTIMIZERS = [('sgd', {}), ('sgd', {'momentum': 0.9}), ('adam', {'beta1': 0.8}), ('adagrad', {'eps': 1e-4}),
@@ -71,14 +69,13 @@ class Machine(RuleBasedStateMachine):
 
     @rule(first=st.integers(-1 << 40, 1 << 40), count=st.integers(1, 3000), stride=st.integers(1, 1 << 20))
     def grow(self, first, count, stride):
-        keys = first + stride * np.arange(count)
-        rows = self.drawn(count, count)
-        self.store.assign(keys, rows)
-        self.rows.update(zip(keys.tolist(), rows))
+        self.assign_rows(first + stride * np.arange(count), count)
 
     @rule(keys=keys, seed=st.integers(0, 1000))
     def assign(self, keys, seed):
-        keys = unique(keys)
+        self.assign_rows(unique(keys), seed)
+
+    def assign_rows(self, keys, seed):
         rows = self.drawn(len(keys), seed)
         self.store.assign(keys, rows)
         self.rows.update(zip(keys.tolist(), rows))
@@ -136,11 +133,8 @@ def test_updates_equal_mxnets(name, settings, more, dtype, tolerance):
     rule_name, rule_settings = kernel_rule(optimizer, has_state='momentum' in settings)
     store = RowStore(width, dtype, FIRST)
     store.set_state_widths(state_widths(optimizer, 0, (1, width), dtype))
-    theirs = TableOptimizer(reference_of(optimizer), dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd))
     reference_dtype = dtype if tolerance == 1e-10 else 'float32'
-    reference = Partition(17, 'table', len(keys), width, OPTIMIZE)
-    rows = first_rows(FIRST, keys, width, reference_dtype)
-    reference.hold(make_row_sparse(np.arange(len(keys)), rows, rows.shape))
+    reference, theirs = mxnets_partition(first_rows(FIRST, keys, width, reference_dtype), optimizer)
     random, touched = np.random.RandomState(0), np.zeros(len(keys), bool)
     for _ in range(6):
         places = np.flatnonzero(random.rand(len(keys)) < 0.3)
@@ -191,12 +185,6 @@ def test_updates_in_float64_equal_the_formulas(name, settings):
 def test_state_of_groupadagrad_is_one_element_a_row():
     assert [state_widths(mx.optimizer.create(name), 0, (1, 16), 'float32') for name in ('groupadagrad', 'adam', 'sgd')
             ] == [[1], [16, 16], []]
-
-
-def test_reading_makes_no_rows():
-    store = RowStore(4, 'float64', FIRST)
-    np.testing.assert_array_equal(store.read(SPECIAL), first_rows(FIRST, SPECIAL, 4, 'float64'))
-    assert len(store) == 0
 
 
 def test_other_rules(tmp_path):
@@ -385,30 +373,6 @@ def test_a_key_whose_row_was_removed_waits_again(remove):
     assert [sighted() for _ in range(3)] == [False, False, True]
 
 
-class Model:
-    """Rows of a store that removes some, by key: step of the last update, and number of updates."""
-
-    def __init__(self, capacity, expire_after, evict):
-        self.capacity, self.expire_after, self.evict = capacity, expire_after, evict
-        self.rows, self.step, self.expired = {}, 0, 0
-
-    def update(self, keys):
-        self.step += 1
-        for key in keys:
-            self.rows[key] = (self.step, self.rows.get(key, (0, 0))[1] + 1)
-        live_rows = dict(self.rows)
-        if self.expire_after and self.step % max(1, self.expire_after // 16) == 0:
-            live_rows = {key: row for key, row in live_rows.items() if row[0] + self.expire_after > self.step}
-        if self.capacity and len(live_rows) > self.capacity:
-            def rank(key):
-                step, count = live_rows[key]
-                return (step == self.step, count if self.evict == 'rarest' else 0, step, key)
-            last = max(self.capacity - self.capacity // 16, len(keys))
-            live_rows = {key: live_rows[key] for key in sorted(live_rows, key=rank)[len(live_rows) - last:]}
-        self.expired += len(self.rows) - len(live_rows)
-        self.rows = live_rows
-
-
 @pytest.mark.parametrize('seed', range(12))
 def test_removal_of_rows(seed, tmp_path):
     """Rows are removed as the model says, also after a save and a load in the middle."""
@@ -419,7 +383,7 @@ def test_removal_of_rows(seed, tmp_path):
     for step in range(120):
         keys = unique(np.minimum(random.zipf(1.2, 30), 1 << 40) * random.choice([-1, 1], 30))[:40]
         store.update('sgd', SGD, keys, np.ones((len(keys), 2)))
-        model.update(keys.tolist())
+        model.step(keys.tolist(), 1.0)
         known = np.array(sorted(model.rows), np.int64)
         assert len(store) == len(known)
         is_first = (store.read(known) == first_rows(FIRST, known, 2)).all(1)
@@ -449,14 +413,14 @@ def test_bad_keys_are_refused(keys, message):
 
 
 @pytest.mark.both_pythons
-@pytest.mark.parametrize('arguments, error, message', [
-    ({'width': 0}, InputError, 'width: 0 columns'), ({'dtype': 'float16'}, InputError, 'float16'),
-    ({'evict': 'first'}, InputError, "evict='first'"), ({'admit': 0}, InputError, 'admit=0'),
-    ({'admit': 1 << 15}, InputError, 'admit=32768: give an integer from 1 to 32767'),
-    ({'capacity': -1}, InputError, 'capacity=-1'),
-    ({'resident_bytes': -1}, InputError, 'from 0 to 4611686018427387904')])
-def test_bad_settings_are_refused(arguments, error, message):
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize('arguments, message', [
+    ({'width': 0}, 'width: 0 columns'), ({'dtype': 'float16'}, 'float16'),
+    ({'evict': 'first'}, "evict='first'"), ({'admit': 0}, 'admit=0'),
+    ({'admit': 1 << 15}, 'admit=32768: give an integer from 1 to 32767'),
+    ({'capacity': -1}, 'capacity=-1'),
+    ({'resident_bytes': -1}, 'from 0 to 4611686018427387904')])
+def test_bad_settings_are_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
         RowStore(**dict({'width': 4}, **arguments))
 
 

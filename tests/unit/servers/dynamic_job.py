@@ -2,6 +2,7 @@
 import itertools
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 
 import mxnet as mx
@@ -69,6 +70,8 @@ class DynamicJob:
 
     def __init__(self, workers, servers):
         self.num_workers = sum(workers)
+        #: The values that workers exchange, by rank.
+        self.values = {}
         self.servers = [Server('host %d' % host) for host, count in enumerate(servers) for _ in range(count)]
         domains = ['host %d' % host for host, count in enumerate(workers) for _ in range(count)]
         self.membership = Membership([server._agent.endpoint for server in self.servers], domains)
@@ -79,21 +82,11 @@ class DynamicJob:
     @staticmethod
     def everywhere(functions):
         """Call functions, each in a thread of its own; return their results, or raise the first error."""
-        results, errors = [None] * len(functions), []
-
-        def run(number):
-            try:
-                results[number] = functions[number]()
-            except BaseException as error:
-                errors.append(error)
-        threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(functions))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
-        return results
+        with ThreadPoolExecutor(len(functions)) as threads:
+            futures = [threads.submit(function) for function in functions]
+            for future in as_completed(futures):
+                future.result()
+        return [future.result() for future in futures]
 
     def run(self, program):
         """Call ``program(servers)`` for each worker, each in a thread; return the results by rank."""

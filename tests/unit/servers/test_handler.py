@@ -1,9 +1,6 @@
 """The handler of a server: modes of pushes, commands and their pickles, mistakes and recorded events."""
 import inspect
-import os
 import pickle
-import subprocess
-import sys
 
 import mxnet as mx
 import numpy as np
@@ -15,18 +12,8 @@ from mxhybrid.servers.handler import Handler
 from mxhybrid.servers.pickled import pickled
 from mxhybrid.telemetry.recorder import Recorder
 
-from ...helpers.tables import (
-    MAILBOX,
-    ROWS,
-    WIDTH,
-    LoudHandler,
-    Table,
-    equal,
-    merged_gradients,
-    start_values,
-)
-
-# ------------------------------------------------------------------------------------------ the other modes
+from ...helpers.programs import run_program
+from ...helpers.tables import MAILBOX, ROWS, WIDTH, LoudHandler, Table, equal, merged_gradients, start_values
 
 
 @pytest.mark.parametrize('count', [1, 2, 5])
@@ -61,9 +48,6 @@ def test_capture_changes_nothing():
     equal(table.values(), start_values())
 
 
-# ------------------------------------------------------------------------------------------ mistakes
-
-
 def test_a_push_to_an_unknown_key_is_an_error():
     with pytest.raises(RuntimeError, match='key 9, which belongs to no table'):
         LoudHandler().update_multi_precision(9, mx.nd.zeros(1), mx.nd.zeros(1), None)
@@ -87,34 +71,13 @@ def test_stored_weights_that_lack_rows_are_an_error():
 
 
 @pytest.mark.both_pythons
-@pytest.mark.parametrize('call, text', [
-    ("Handler().update_multi_precision(9, mx.nd.zeros(1), mx.nd.zeros(1), None)",
-     'update of key 9 failed'),
-    ("pickle.loads(pickled('mode', {'keys': [3], 'mode': 'assign'}).encode())", 'command mode failed'),
-    ("pickle.loads(pickled('dance', {}).encode())", 'command dance failed'),
-], ids=['update', 'command', 'unknown command'])
-def test_an_error_ends_the_server_and_is_shown(call, text):
-    program = ('import pickle, mxnet as mx\nfrom mxhybrid.servers.handler import Handler\n'
-               'from mxhybrid.servers.pickled import pickled\n'
-               '%s\nprint("alive")' % call)
-    env = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-    done = subprocess.run([sys.executable, '-c', program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          universal_newlines=True, timeout=50, env=env)
-    assert done.returncode == 1
-    assert 'alive' not in done.stdout
-    assert '[mxhybrid server] ' + text in done.stderr and 'Error' in done.stderr.splitlines()[-1]
-
-
-# ------------------------------------------------------------------------------------------ commands
-
-
-@pytest.mark.both_pythons
 def test_commands_of_mxnet_reach_the_one_handler(monkeypatch):
     monkeypatch.setattr(pickled_module, '_handler', None)
 
-    def send(*name, **arguments):
+    def send(command, /, **arguments):
         # As KVStore.set_optimizer does: a pickle of protocol 0, sent as text.
-        return pickle.loads(pickled(*name, arguments).encode('latin-1'))
+        assert pickled(command, arguments).isascii()
+        return pickle.loads(pickled(command, arguments).encode())
 
     first = send('table', table='größe', keys=(5, 6), rows=[2, 3], width=4)
     assert isinstance(first, Handler)
@@ -125,6 +88,7 @@ def test_commands_of_mxnet_reach_the_one_handler(monkeypatch):
     optimizer = first._optimizers['größe'].live
     assert optimizer.rescale_grad == 1 / 3 and optimizer.clip_gradient is None
     assert optimizer._index_update_count == {5: 3, 6: 3}
+    assert send('mailbox', keys=[7]) is first and first._mailbox_keys == [7]
 
 
 @pytest.mark.both_pythons
@@ -138,9 +102,6 @@ def test_the_handler_passes_for_an_optimizer():
     weight = make_row_sparse(np.arange(2), np.zeros((2, 1), 'float32'), (2, 1))
     updater(0, make_row_sparse(np.array([1]), np.ones((1, 1), 'float32'), (2, 1)), weight)
     assert weight.asnumpy().tolist() == [[0], [1]]
-
-
-# ------------------------------------------------------------------------------------------ events
 
 
 @pytest.mark.both_pythons
@@ -159,17 +120,9 @@ def test_every_update_and_its_mode_is_recorded():
 
 
 @pytest.mark.both_pythons
-def test_workers_make_them_without_the_servers_program():
-    program = ('import sys, mxhybrid\nfrom mxhybrid.servers.pickled import pickled\npickled("mode", {"keys": []})\n'
-               'print(*(name for name in sys.modules if name.startswith("mxhybrid.servers.")))')
-    env = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-    found = subprocess.check_output([sys.executable, '-c', program], env=env, timeout=60).decode().split()
+def test_workers_pickle_commands_without_the_servers_program():
+    found = run_program(
+        'import sys, mxhybrid\nfrom mxhybrid.servers.pickled import pickled\npickled("mode", {"keys": []})\n'
+        'print(*(name for name in sys.modules if name.startswith("mxhybrid.servers.")))').stdout.split()
     assert 'mxhybrid.servers.pickled' in found
     assert not {'mxhybrid.servers.handler', 'mxhybrid.servers.main'} & set(found)
-
-
-@pytest.mark.both_pythons
-def test_commands_are_text_and_one_handler_answers_them_all():
-    assert pickled('find', {'name': 'größe'}).isascii()
-    answers = [pickle.loads(pickled('mailbox', {'keys': [key]}).encode()) for key in (4, 5)]
-    assert answers[0] is answers[1] and answers[0]._mailbox_keys == [5]

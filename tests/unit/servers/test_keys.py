@@ -1,4 +1,4 @@
-"""Keys of tables: those of gone tables serve later ones, and rows travel unchanged or as pairs of float16."""
+"""The keys of a table that is gone serve a later table; rows travel unchanged, or as pairs of float16."""
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
@@ -55,20 +55,11 @@ def test_too_few_keys_are_refused_by_name():
 
 
 @pytest.mark.both_pythons
-@pytest.mark.parametrize('width', [1, 2, 3, 8])
-def test_pairs_hold_rows_of_any_width(width):
-    values = np.random.RandomState(width).normal(size=(5, width)).astype(np.float16)
-    pairs = np.zeros((5, packed_width(width)), np.float32)
-    unpack(pairs, width)[:] = values
-    assert pairs.nbytes <= values.nbytes + 5 * 2
-    np.testing.assert_array_equal(unpack(pairs.copy(), width), values)
-
-
-@pytest.mark.both_pythons
-@given(st.integers(1, 5), st.lists(st.floats(-60000, 60000, width=32), min_size=1, max_size=5))
+@given(st.integers(1, 8), st.lists(st.floats(-60000, 60000, width=32), min_size=1, max_size=5))
 def test_a_channel_gives_back_what_it_rounded(width, values):
     wire_format = WireFormat('embed', np.dtype('float32'), width, (2,), (3,))
     assert wire_format.row_bytes == 2 * width and wire_format.pushed_as == np.float16
+    assert wire_format.pulled_width == packed_width(width) <= (width + 1) / 2
     rows = np.tile(np.array(values, np.float32)[:, None], (1, width))
     target = np.empty(rows.shape, wire_format.pushed_as)
     wire_format.narrow(rows, target)

@@ -1,8 +1,6 @@
-"""Commands that MXNet passes to a server that mxhybrid started."""
-import os
+"""Commands that MXNet passes to a server that mxhybrid started, and errors that end a server of either kind."""
 import pickle
 import subprocess
-import sys
 
 import pytest
 
@@ -10,6 +8,8 @@ from mxhybrid.messaging.sealed import Opener, Sealer, new_secret
 from mxhybrid.servers.handler import Handler
 from mxhybrid.servers.main import Controller
 from mxhybrid.servers.pickled import pickled
+
+from ...helpers.programs import run_program
 
 pytestmark = pytest.mark.both_pythons
 
@@ -34,7 +34,6 @@ def server():
 
 
 def table(name, rows):
-    """Arguments of a command."""
     return {'table': name, 'keys': [5], 'rows': [rows], 'width': 4}
 
 
@@ -73,19 +72,34 @@ def test_the_pickle_would_do_harm_where_pickles_are_loaded(tmp_path):
     assert (tmp_path / 'evil').exists()
 
 
-@pytest.mark.parametrize('command, install, text', [
-    ("'mode', {'keys': [3], 'mode': 'assign'}", 'print', 'command mode failed'),
-    ("'dance', {}", 'print', 'command dance failed'),
-    ("'mode', {'keys': [], 'mode': 'assign'}", 'int', 'installation as optimizer failed'),
-])
-def test_an_error_in_a_sealed_command_ends_the_server(command, install, text):
-    program = ('import mxnet\nfrom mxhybrid.servers.handler import Handler\n'
-               'from mxhybrid.servers.main import Controller\n'
-               'from mxhybrid.messaging.sealed import Opener, Sealer\n'
-               'Controller(Opener("x"), Handler(), %s)(0, Sealer("x").seal(%s).encode(), None)\nprint("alive")'
-               % (install, command))
-    env = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-    done = subprocess.run([sys.executable, '-c', program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          universal_newlines=True, timeout=50, env=env)
+#: Makes a call in a server that MXNet started, which gets pickled commands, or in one that mxhybrid started.
+PROGRAM = """
+import pickle
+import mxnet as mx
+from mxhybrid.messaging.sealed import Opener, Sealer
+from mxhybrid.servers.handler import Handler
+from mxhybrid.servers.main import Controller
+from mxhybrid.servers.pickled import pickled
+
+def execute_pickled(*command):
+    pickle.loads(pickled(*command).encode())
+
+def execute_sealed(install, *command):
+    Controller(Opener('x'), Handler(), install)(0, Sealer('x').seal(*command).encode(), None)
+
+%s
+print('alive')
+"""
+
+
+@pytest.mark.parametrize('call, text', [
+    ('Handler().update_multi_precision(9, mx.nd.zeros(1), mx.nd.zeros(1), None)', 'update of key 9 failed'),
+    ("execute_pickled('mode', {'keys': [3], 'mode': 'assign'})", 'command mode failed'),
+    ("execute_pickled('dance', {})", 'command dance failed'),
+    ("execute_sealed(print, 'mode', {'keys': [3], 'mode': 'assign'})", 'command mode failed'),
+    ("execute_sealed(print, 'dance', {})", 'command dance failed'),
+    ("execute_sealed(int, 'mode', {'keys': [], 'mode': 'assign'})", 'installation as optimizer failed')])
+def test_an_error_ends_the_server_and_is_shown(call, text):
+    done = run_program(PROGRAM % call, check=False, stderr=subprocess.PIPE)
     assert done.returncode == 1 and 'alive' not in done.stdout
     assert '[mxhybrid server] ' + text in done.stderr and 'Error' in done.stderr.splitlines()[-1]

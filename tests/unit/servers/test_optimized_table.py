@@ -21,7 +21,7 @@ class Listener(OptimizedTable):
         self.heard.append('drop')
 
     def news(self, optimizer, lr, count):
-        """Make an update, and return the gradients that the owner of the rows receives."""
+        """Set the optimizer for an update, and return what the owner of the rows is told."""
         self.heard.clear()
         self.check_optimizer(optimizer, 0.0)
         self.set_optimizer(optimizer, lr, 0.0, count)

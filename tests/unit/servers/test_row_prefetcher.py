@@ -12,54 +12,77 @@ from mxhybrid.servers.row_prefetcher import MAX_PENDING_PULLS, RowPrefetcher
 pytestmark = pytest.mark.both_pythons
 
 ROWS = 12
+SIGNS = [1, -1]  # of the two columns
 
 
 class Server:
-    """A table whose rows change with every push; it counts its calls."""
+    """A table to which this and another worker push; it counts requests.
 
-    def __init__(self):
-        self.deliveries = []
-        self.rows = np.arange(ROWS, dtype=np.float64)[:, None] * [1, 100]
-        self.asked = []
-        self.open = 0
-        self.prefetcher = RowPrefetcher(self.request, 2, np.dtype(np.float64))
+    A row is a million times its id, plus 100 for each push of this worker that has the row, plus 1 for each push of the
+    other worker.  With a staleness of 1, an answer lacks the last push of the other worker, as far as the request
+    allows.
+    """
 
-    def request(self, ids, priority):
-        self.asked.append(list(ids))
+    def __init__(self, staleness=0):
+        self.staleness, self.fresh, self.asked, self.open, self.deliveries = staleness, False, [], 0, []
+        self.own_pushes, self.other_pushes = np.zeros(ROWS), 0
+        self.prefetcher = RowPrefetcher(self.request, 2, np.dtype(np.float64), self.lag)
+
+    def lag(self):
+        return 0 if self.fresh else self.staleness
+
+    def rows(self, ids, lacking=0):
+        ids = np.array(ids, np.int64)
+        return (1e6 * ids + 100 * self.own_pushes[ids] + self.other_pushes - lacking)[:, None] * SIGNS
+
+    def request(self, ids, priority, ahead=0):
+        self.asked.append(list(ids) + ['ahead'] * ahead)
         self.open += 1
-        found = self.rows[ids]
+        found = self.rows(ids, 0 if ahead else min(self.lag(), self.other_pushes))
 
         def write(result):
             self.open -= 1
             result[:] = found
         return write
 
-    def push(self):
-        self.prefetcher.before_push()
-        assert not self.open, 'rows under way would be read after they changed'
-        self.rows = self.rows + 1
+    def push(self, ids=(), anew=True):
+        """Push; `anew` stands for a push that may change all rows."""
+        ids = np.array(ids, np.int64)
+        self.prefetcher.before_push(None if anew else ids)
+        assert self.staleness or not self.open, 'rows under way would be read after they changed'
+        self.own_pushes[ids] += 1
+        self.other_pushes += 1
         self.prefetcher.after_push()
 
     def check_pull(self, ids):
-        ids = np.array(ids, np.int64)
         result = np.full((len(ids), 2), np.nan)
-        self.prefetcher.pull(ids, result, 0)
-        np.testing.assert_array_equal(result, self.rows[ids])
+        self.prefetcher.pull(np.array(ids, np.int64), result, 0)
+        lacking = (self.rows(ids) - result) * SIGNS
+        assert ((0 <= lacking) & (lacking <= self.lag())).all()
 
     def pull_later(self, ids):
         """Have another thread write the rows, some time."""
-        ids = np.array(ids, np.int64)
         result = np.full((len(ids), 2), np.nan)
-        deliver = self.prefetcher.pull_later(ids, result, 0)
+        deliver = self.prefetcher.pull_later(np.array(ids, np.int64), result, 0)
         thread = threading.Thread(target=lambda: (time.sleep(0.001), deliver()))
         thread.start()
-        self.deliveries.append((thread, result, self.rows[ids]))
+        self.deliveries.append((thread, result, self.rows(ids)))
 
-    def check_deliveries(self):
-        """All rows were written, and are those of the moment of the call."""
-        for thread, result, expected in self.deliveries:
-            thread.join()
-            np.testing.assert_array_equal(result, expected)
+    def call(self, kind, ids):
+        if kind in ('want', 'want next'):
+            self.prefetcher.prefetch(np.array(ids, np.int64), 0, after_push=kind == 'want next')
+        elif kind == 'pull':
+            self.check_pull(ids)
+        elif kind == 'pull later':
+            self.pull_later(ids)
+        elif kind == 'evaluate':
+            self.fresh = True
+            self.check_pull(ids)
+            self.fresh = False
+        elif kind == 'collect':
+            self.prefetcher.collect()
+        else:
+            self.push(ids, anew=kind == 'push anew')
 
 
 @pytest.fixture
@@ -67,62 +90,44 @@ def server():
     return Server()
 
 
-def test_without_a_wish_every_pull_is_a_request(server):
-    server.check_pull([1, 3])
-    server.check_pull([1, 3])
-    assert server.asked == [[1, 3], [1, 3]]
+#: The staleness, calls with row ids, and the requests that each call sends, by what they show.
+CALLS = {
+    'without a wish every pull is a request': (0, [('pull', [1, 3], [[1, 3]]), ('pull', [1, 3], [[1, 3]])]),
+    'a wish before the pull is used': (0, [('want', [2, 5], [[2, 5]]), ('pull', [2, 5], [])]),
+    'a wish amid a step awaits the push': (0, [
+        ('pull', [0], [[0]]), ('want', [2, 5], []), ('push anew', [], [[2, 5]]), ('pull', [2, 5], [])]),
+    'unwished rows are asked for alone': (0, [
+        ('want', [2, 5, 7], [[2, 5, 7]]), ('pull', [2, 6, 7, 9], [[6, 9]]), ('pull', [5], [])]),
+    'a push makes prefetched rows stale': (0, [
+        ('want', [2, 5], [[2, 5]]), ('push anew', [], []), ('pull', [2, 5], [[2, 5]])]),
+    'a wish for nothing sends nothing': (0, [('want', [], []), ('pull', [1], [[1]])]),
+    'stale rows are requested ahead without on-demand rows': (1, [
+        ('pull', [0, 7], [[0, 7]]), ('want next', [2, 5, 7], [[2, 5, 'ahead']]), ('push', [1, 5, 9], [[5, 7]]),
+        ('pull', [2, 5, 7], [])]),
+}
 
 
-def test_a_wish_before_the_pull_is_used(server):
-    server.prefetcher.prefetch(np.array([2, 5]), 0)
-    assert server.asked == [[2, 5]]
-    server.check_pull([2, 5])
-    assert server.asked == [[2, 5]]
-
-
-def test_a_wish_amid_a_step_awaits_the_push(server):
-    server.check_pull([0])
-    server.prefetcher.prefetch(np.array([2, 5]), 0)
-    assert server.asked == [[0]]
-    server.push()
-    assert server.asked == [[0], [2, 5]]
-    server.check_pull([2, 5])
-    assert server.asked == [[0], [2, 5]]
-
-
-def test_unwished_rows_are_asked_for_alone(server):
-    server.prefetcher.prefetch(np.array([2, 5, 7]), 0)
-    server.check_pull([2, 6, 7, 9])
-    assert server.asked == [[2, 5, 7], [6, 9]]
-    server.check_pull([5])
-    assert server.asked == [[2, 5, 7], [6, 9]]
-
-
-def test_a_push_makes_prefetched_rows_stale(server):
-    server.prefetcher.prefetch(np.array([2, 5]), 0)
-    server.push()
-    server.check_pull([2, 5])
-    assert server.asked == [[2, 5], [2, 5]]
-
-
-def test_a_wish_for_nothing_sends_nothing(server):
-    server.prefetcher.prefetch(np.empty(0, np.int64), 0)
-    server.check_pull([1])
-    assert server.asked == [[1]]
+@pytest.mark.parametrize('staleness, calls', CALLS.values(), ids=list(CALLS))
+def test_requests_of_calls(staleness, calls):
+    server = Server(staleness)
+    for kind, ids, requests in calls:
+        server.asked.clear()
+        server.call(kind, ids)
+        assert server.asked == requests
+    assert not server.open
 
 
 def test_a_push_waits_for_rows_that_another_thread_writes(server):
-    result = np.zeros((2, 2))
+    result, before = np.zeros((2, 2)), server.rows([2, 5])
     deliver = server.prefetcher.pull_later(np.array([2, 5]), result, 0)
     pushing = threading.Thread(target=server.push)
     pushing.start()
     time.sleep(0.05)
     assert pushing.is_alive() and not result.any()
-    before = server.rows
     deliver()
     pushing.join(10)
     assert not pushing.is_alive()
-    np.testing.assert_array_equal(result, before[[2, 5]])
+    np.testing.assert_array_equal(result, before)
     assert server.asked == [[2, 5]]
 
 
@@ -151,115 +156,39 @@ def test_only_so_many_pulls_are_under_way(server):
         if number < len(results) - MAX_PENDING_PULLS:
             deliveries.append(waiting.get(timeout=10))
     pulling.join(10)
-    assert all((result == server.rows[[1]]).all() for result in results)
-
-
-ids_lists = st.lists(st.integers(0, ROWS - 1), max_size=6, unique=True).map(sorted)
-
-
-@given(st.lists(st.tuples(st.sampled_from(['want', 'pull', 'pull later', 'push']), ids_lists), max_size=25))
-@settings(deadline=None)
-def test_any_order_of_calls_gives_the_rows_of_now(calls):
-    server = Server()
-    for kind, ids in calls:
-        if kind == 'want':
-            server.prefetcher.prefetch(np.array(ids, np.int64), 0)
-        elif kind == 'pull':
-            server.check_pull(ids)
-        elif kind == 'pull later':
-            server.pull_later(ids)
-        else:
-            server.push()
-    server.check_deliveries()
-
-
-class StaleServer:
-    """A table with staleness 1 whose other worker adds 1 to all rows in each push, and this worker 100 to its own.
-
-    An answer lacks the last push of the other worker, as far as the request allows.
-    """
-
-    def __init__(self):
-        self.own_pushes, self.other_pushes, self.fresh, self.asked, self.open = np.zeros(ROWS), 0, False, [], 0
-        self.prefetcher = RowPrefetcher(self.request, 1, np.dtype(np.float64), lambda: 0 if self.fresh else 1)
-
-    def request(self, ids, priority, ahead=0):
-        self.asked.append((list(ids), ahead))
-        self.open += 1
-        lacking = 0 if self.fresh or ahead else min(1, self.other_pushes)
-        found = (100 * self.own_pushes[ids] + self.other_pushes - lacking)[:, None]
-
-        def write(result):
-            self.open -= 1
-            result[:] = found
-        return write
-
-    def push(self, ids, anew=False):
-        """Push; `anew` stands for a push that may change all rows."""
-        self.prefetcher.before_push(None if anew else np.array(ids, np.int64))
-        self.own_pushes[ids] += 1
-        self.other_pushes += 1
-        self.prefetcher.after_push()
-
-    def check_pull(self, ids):
-        result = np.full((len(ids), 1), np.nan)
-        self.prefetcher.pull(np.array(ids, np.int64), result, 0)
-        own, others = np.divmod(result[:, 0], 100)
-        np.testing.assert_array_equal(own, self.own_pushes[ids])
-        assert (others >= self.other_pushes - (not self.fresh)).all() and (others <= self.other_pushes).all()
-
-
-def test_stale_rows_are_requested_ahead_without_on_demand_rows():
-    server = StaleServer()
-    server.check_pull([0, 7])
-    server.prefetcher.prefetch(np.array([2, 5, 7]), 0, after_push=True)
-    assert server.asked[1:] == [([2, 5], 1)]
-    server.push([1, 5, 9])
-    assert server.asked[2:] == [([5, 7], 0)]
-    server.check_pull([2, 5, 7])
-    assert len(server.asked) == 3 and not server.open
+    assert all((result == server.rows([1])).all() for result in results)
 
 
 def test_push_does_not_wait_for_stale_rows():
-    server = StaleServer()
-    server.push([1])
-    result = np.zeros((2, 1))
+    server = Server(staleness=1)
+    server.push([1], anew=False)
+    result = np.zeros((2, 2))
     deliver = server.prefetcher.pull_later(np.array([2, 5]), result, 0)
-    server.push([2])
+    before = server.rows([2, 5], lacking=1)
+    server.push([2], anew=False)
     deliver()
-    assert (result == 0).all()  # before the push
+    np.testing.assert_array_equal(result, before)
 
 
 def test_fresh_pull_uses_no_stale_rows():
-    server = StaleServer()
-    server.push([1])
-    server.check_pull([0])
-    server.prefetcher.prefetch(np.array([2, 5]), 0, after_push=True)
-    server.push([1])
-    server.fresh = True
-    server.check_pull([2, 5])
-    server.fresh = False
-    server.check_pull([2, 5])
-    assert server.asked[-1] == ([2, 5], 0) and not server.open
+    server = Server(staleness=1)
+    for kind, ids in [('push', [1]), ('pull', [0]), ('want next', [2, 5]), ('push', [1]), ('evaluate', [2, 5]),
+                      ('pull', [2, 5])]:
+        server.call(kind, ids)
+    assert server.asked[-1] == [2, 5] and not server.open
 
 
-@given(st.lists(st.tuples(st.sampled_from(['want', 'want next', 'pull', 'push', 'anew', 'collect', 'evaluate']),
-                          ids_lists), max_size=25))
+@pytest.mark.parametrize('staleness, kinds', [
+    (0, ['want', 'pull', 'pull later', 'push anew']),
+    (1, ['want', 'want next', 'pull', 'push', 'push anew', 'collect', 'evaluate'])])
 @settings(deadline=None)
-def test_any_order_of_calls_gives_rows_of_the_staleness(calls):
-    server = StaleServer()
-    for kind, ids in calls:
-        if kind in ('want', 'want next'):
-            server.prefetcher.prefetch(np.array(ids, np.int64), 0, kind == 'want next')
-        elif kind == 'pull':
-            server.check_pull(ids)
-        elif kind == 'evaluate':
-            server.fresh = True
-            server.check_pull(ids)
-            server.fresh = False
-        elif kind == 'collect':
-            server.prefetcher.collect()
-        else:
-            server.push(ids, kind == 'anew')
+@given(st.data())
+def test_any_order_of_calls_gives_rows_of_the_staleness(staleness, kinds, data):
+    server, ids_lists = Server(staleness), st.lists(st.integers(0, ROWS - 1), max_size=6, unique=True).map(sorted)
+    for kind, ids in data.draw(st.lists(st.tuples(st.sampled_from(kinds), ids_lists), max_size=25)):
+        server.call(kind, ids)
     server.prefetcher.before_push()
+    for thread, result, expected in server.deliveries:
+        thread.join(10)
+        np.testing.assert_array_equal(result, expected)
     assert not server.open

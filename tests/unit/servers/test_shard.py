@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import mxnet as mx
 import numpy as np
@@ -17,35 +18,20 @@ from mxhybrid.lane.membership import Membership
 from mxhybrid.lane.worker import Lane
 from mxhybrid.messaging import local_sockets
 from mxhybrid.native.arrays import make_row_sparse
-from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
-from mxhybrid.servers.partition_state import Partition, updated_optimizer
+from mxhybrid.native.optimizers import FLOAT32_STATE, attributes_of, reference_of
+from mxhybrid.servers.partition_state import updated_optimizer
 from mxhybrid.servers.protocol import ASSIGN, OPTIMIZE, overwrite_mode
 from mxhybrid.servers.shard import Shard
 
+from ...helpers.tables import STARTS, WITHOUT_DECAY, mxnets_partition
+
 ROWS, WIDTH = 40, 5
 
-#: With their own settings; those for which the compiled part has kernels first.
-OPTIMIZERS = {
-    'sgd': [{}, {'momentum': 0.9}], 'adam': [{}, {'beta1': 0.8, 'beta2': 0.99, 'epsilon': 1e-4}],
-    'adagrad': [{'eps': 1e-4}], 'groupadagrad': [{}], 'ftrl': [{'lamda1': 0.1, 'beta': 0.7}],
-    'nag': [{}, {'momentum': 0.9}], 'rmsprop': [{}], 'adadelta': [{}],
-    'lazy': [{'momentum': 0.9, 'lazy_update': False}],
-}
-#: MXNet keeps the state of the others in float32, so that tables of other types are refused.
-OF_ALL_DTYPES = ('sgd', 'adam', 'nag', 'lazy')
-CASES = [(name, own, more, dtype) for name, settings in OPTIMIZERS.items() for own in settings
+#: Optimizers with their own settings, common settings, and types: MXNet keeps some state in float32 only.
+CASES = [(name, settings, more, dtype) for name, starts in STARTS.items() for settings in starts
          for more in ({}, {'clip_gradient': 0.05}, {'wd': 0.1, 'rescale_grad': 0.25})
-         for dtype in (('float32', 'float64', 'float16') if name in OF_ALL_DTYPES else ('float32',))
-         if not ('wd' in more and name in ('adagrad', 'groupadagrad'))]
-
-
-class Table:
-    """A table as :class:`Lane` uses it."""
-
-    lag = 0
-
-    def __init__(self, dtype):
-        self.index, self.name, self.dtype = 3, 'table', np.dtype(dtype)
+         for dtype in (('float32',) if name in FLOAT32_STATE else ('float32', 'float64', 'float16'))
+         if not ('wd' in more and name in WITHOUT_DECAY)]
 
 
 class OneShard:
@@ -59,7 +45,7 @@ class OneShard:
         self.lane = Lane(self.membership, 0)
         self.shape = Shape(ROWS, WIDTH, np.dtype(dtype).name, False, [0])
         self.agent.add_table(0, self.shape)
-        self.table = Table(dtype)
+        self.table = types.SimpleNamespace(index=3, name='table', dtype=np.dtype(dtype), lag=0)
         self.lane.open(self.table, 0, self.shape)
         self.shard = Shard(17, 'table', self.agent, 0, 0, ROWS, WIDTH)
         self.optimizer = None
@@ -75,10 +61,24 @@ class OneShard:
                                            dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd), count)
         self.shard.set_mode(OPTIMIZE)
 
+    def begin(self, weights, optimizer):
+        """Assign weights and set an optimizer; return a partition of the same weights, and its optimizer, of MXNet."""
+        self.shard.set_mode(ASSIGN)
+        self.push(np.arange(ROWS), weights)
+        self.optimize(optimizer)
+        return mxnets_partition(weights, optimizer)
+
     def push(self, ids, rows):
         self.lane.push(self.table, ids, rows, 0)
         self.lane.settle()
         assert self.failures == []
+
+    def open_tables(self, lane):
+        """Open 19 more tables; `table` is the last of them."""
+        for number in range(1, 20):
+            self.agent.add_table(number, self.shape)
+            self.table.index = number
+            lane.open(self.table, number, self.shape)
 
     def pull(self):
         found = np.empty((ROWS, WIDTH), self.table.dtype)
@@ -92,18 +92,12 @@ class OneShard:
 
 @pytest.fixture
 def start_shard():
-    shards = []
-
-    def start(dtype=np.float32, workers=1):
-        shards.append(OneShard(dtype, workers))
-        return shards[0]
-    yield start
-    for each in shards:
-        each.close()
+    with contextlib.ExitStack() as stack:
+        yield lambda dtype=np.float32, workers=1: stack.enter_context(contextlib.closing(OneShard(dtype, workers)))
 
 
 def made_by_mxnet(name, settings):
-    return mx.optimizer.create('sgd' if name == 'lazy' else name, learning_rate=0.1, **settings)
+    return mx.optimizer.create(name, learning_rate=0.1, **settings)
 
 
 @pytest.mark.parametrize('name, settings, more, dtype', CASES)
@@ -112,12 +106,7 @@ def test_updates_to_the_same_bits_as_mxnet(start_shard, name, settings, more, dt
     random = np.random.RandomState(0)
     weights = random.standard_normal((ROWS, WIDTH)).astype(dtype)
     bench = start_shard(dtype)
-    bench.shard.set_mode(ASSIGN)
-    bench.push(np.arange(ROWS), weights)
-    bench.optimize(optimizer)
-    reference = Partition(17, 'table', ROWS, WIDTH, OPTIMIZE)
-    reference.hold(make_row_sparse(np.arange(ROWS), weights, (ROWS, WIDTH)))
-    theirs = TableOptimizer(reference_of(optimizer), dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd))
+    reference, theirs = bench.begin(weights, optimizer)
     for _ in range(5):
         ids = np.flatnonzero(random.rand(ROWS) < 0.4)
         rows = random.standard_normal((len(ids), WIDTH)).astype(dtype)
@@ -136,21 +125,15 @@ ODD = {'sgd': [{'wd': 3.3e-5}, {'momentum': 1.7e-5, 'wd': 2.9e-5}],
        'ftrl': [{'lamda1': 2.3e-5, 'beta': 7.7e-6, 'wd': 3.1e-5}]}
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'float64'])
-@pytest.mark.parametrize('name, settings', [(name, settings) for name, cases in ODD.items() for settings in cases])
+@pytest.mark.parametrize('name, settings, dtype', [
+    (name, settings, dtype) for name, cases in ODD.items() for settings in cases
+    for dtype in (('float32',) if name in FLOAT32_STATE else ('float32', 'float64'))])
 def test_updates_have_mxnets_bits_at_any_rate(start_shard, name, settings, dtype):
-    if dtype == 'float64' and name not in OF_ALL_DTYPES:
-        return  # MXNet keeps their state in float32
     random = np.random.RandomState(1)
     optimizer = made_by_mxnet(name, dict(settings, rescale_grad=1.9e-5, clip_gradient=4.3e-5))
     weights = random.standard_normal((ROWS, WIDTH)).astype(dtype)
     bench = start_shard(dtype)
-    bench.shard.set_mode(ASSIGN)
-    bench.push(np.arange(ROWS), weights)
-    bench.optimize(optimizer)
-    theirs = TableOptimizer(reference_of(optimizer), dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd))
-    reference = Partition(17, 'table', ROWS, WIDTH, OPTIMIZE)
-    reference.hold(make_row_sparse(np.arange(ROWS), weights, (ROWS, WIDTH)))
+    reference, theirs = bench.begin(weights, optimizer)
     for rate in np.exp(random.uniform(np.log(1e-8), np.log(3), 60)):
         optimizer.lr = float(rate)
         bench.optimize(optimizer)
@@ -214,10 +197,7 @@ def test_workers_are_answered_while_another_user_connects_without_end(start_shar
         try:
             assert caller.stdout.readline() == b'calling\n'
             late = Lane(bench.membership, 0)  # which meets the agent
-            for number in range(1, 20):
-                bench.agent.add_table(number, bench.shape)
-                bench.table.index = number
-                late.open(bench.table, number, bench.shape)
+            bench.open_tables(late)
             late.close()
         finally:
             caller.kill()
@@ -245,16 +225,13 @@ def shared_memory_descriptors():
 def test_descriptors_are_closed_once_all_have_mapped(start_shard):
     bench = start_shard()
     before = shared_memory_descriptors()
-    for number in range(1, 20):
-        bench.agent.add_table(number, bench.shape)
-        bench.table.index = number
-        bench.lane.open(bench.table, number, bench.shape)
+    bench.open_tables(bench.lane)
     deadline = time.monotonic() + 30  # the agent closes them in its own thread
     while shared_memory_descriptors() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert shared_memory_descriptors() <= before
     bench.agent.set_rule(19, 0, 'assign')
-    bench.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))  # to the last one
+    bench.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))
     assert (bench.pull() == 1).all()
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from mxhybrid.native.arrays import make_row_sparse, row_sparse_parts
 from mxhybrid.native.optimizer_state import state_arrays
-from mxhybrid.native.optimizers import ELEMENTWISE, SPARSE_KERNELS, attributes_of
+from mxhybrid.native.optimizers import attributes_of
 from mxhybrid.servers import handler as handler_module
 from mxhybrid.servers.half_precision_keys import packed_width, unpack
 from mxhybrid.servers.protocol import MAILBOX_ELEMENTS
@@ -14,27 +14,22 @@ from ...helpers.tables import (
     COMMON,
     MAILBOX,
     ROWS,
+    STARTS,
     WIDTH,
+    WITHOUT_DECAY,
     LoudHandler,
     Table,
     Whole,
     equal,
-    local,
     merged_gradients,
     pair,
+    push_to_both,
     recut,
-    split,
     start_values,
 )
 
-OPTIMIZERS = [
-    ('sgd', {'wd': 0.01}), ('sgd', {'wd': 0.01, 'momentum': 0.9}),
-    ('sgd', {'wd': 0.01, 'lazy_update': False}), ('sgd', {'wd': 0.01, 'momentum': 0.9, 'lazy_update': False}),
-    ('ccsgd', {'wd': 0.01, 'momentum': 0.9}), ('adam', {'wd': 0.01}), ('adam', {'wd': 0.01, 'lazy_update': False}),
-    ('adagrad', {}), ('groupadagrad', {'learning_rate': 0.1}), ('ftrl', {'wd': 0.01}),
-    ('nag', {'wd': 0.01}), ('nag', {'wd': 0.01, 'momentum': 0.9}), ('rmsprop', {'wd': 0.01}),
-    ('rmsprop', {'wd': 0.01, 'centered': True, 'clip_weights': 1.0}), ('adadelta', {'wd': 0.01}),
-]
+OPTIMIZERS = [(name, arguments if name in WITHOUT_DECAY else dict(arguments, wd=0.01))
+              for name, starts in STARTS.items() for arguments in starts]
 
 
 def case_name(value):
@@ -42,25 +37,6 @@ def case_name(value):
     if isinstance(value, dict):
         return '-'.join('%s=%s' % item for item in value.items() if item[0] != 'wd') or 'plain'
     return str(value)
-
-
-# ------------------------------------------------------------------------------------------ updates
-
-
-def test_every_allowed_optimizer_is_tried():
-    assert {name for name, _ in OPTIMIZERS} | {'test'} == set(SPARSE_KERNELS + ELEMENTWISE)
-
-
-@pytest.mark.parametrize('count', [1, 2, 5, ROWS])
-@pytest.mark.parametrize('name, arguments', OPTIMIZERS, ids=case_name)
-def test_updates_by_partitions_equal_mxnets_on_the_whole_table(name, arguments, count):
-    table, whole = pair(name, arguments, count)
-    for ids, rows in merged_gradients(1):
-        before = whole.values()
-        table.push(ids, rows)
-        whole.push(ids, rows)
-        equal(table.values(), whole.values())
-        assert not len(ids) or not np.array_equal(before, whole.values())
 
 
 @pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
@@ -77,7 +53,7 @@ def test_mxnets_optimizer_for_tests_gives_the_same_weights(dtype):
 
 
 class HalfTable(Table):
-    """A table whose rows travel as float16, as servers hold it that add float16 pushes in float32."""
+    """A table whose rows travel as float16: servers add pushes of float16 to weights of float32."""
 
     def __init__(self, values, count):
         super().__init__(values, count)
@@ -101,9 +77,7 @@ class HalfTable(Table):
 
     def push(self, ids, rows):
         """A push of gradients, to keys of their own."""
-        for part, at in enumerate(split(self.partitioning, ids)):
-            grad = make_row_sparse(local(self.partitioning, ids[at]), rows[at], self.partitioning.shape(part))
-            self.handler.update_multi_precision(self.push_keys[part], self.stubs[part], grad, None)
+        super().push(ids, rows, self.push_keys, self.stubs)
 
     def halves(self):
         """The whole table as workers see it."""
@@ -115,10 +89,8 @@ class HalfTable(Table):
 
 @pytest.mark.parametrize('name, arguments', OPTIMIZERS, ids=case_name)
 def test_weights_stay_float32_where_rows_travel_as_float16(name, arguments):
-    optimizer = mx.optimizer.create(name, **dict(COMMON, **arguments))
-    table, whole = HalfTable(start_values(), 3), Whole(start_values(), optimizer)
+    table, whole = pair(name, arguments, 3, kind=HalfTable)
     equal(table.halves(), start_values().astype(np.float16))
-    table.set_optimizer(mx.optimizer.create(name, **dict(COMMON, **arguments)))
     for ids, rows in merged_gradients(1):
         table.push(ids, rows)
         whole.push(ids, rows)
@@ -141,30 +113,14 @@ def test_assigned_rows_are_exact_and_shown_rounded(push):
         equal(table.halves(), expected.astype(np.float16))
 
 
-@pytest.mark.filterwarnings('ignore:Accumulating with float16')
-@pytest.mark.parametrize('dtype', ['float16', 'float64'])
-@pytest.mark.parametrize('name, arguments', [
-    ('sgd', {'wd': 0.01, 'momentum': 0.9}), ('adam', {'epsilon': 1e-3}), ('nag', {'momentum': 0.9})], ids=case_name)
-def test_updates_of_other_dtypes(name, arguments, dtype):
-    table, whole = pair(name, arguments, 3, dtype)
-    for ids, rows in merged_gradients(2, dtype):
-        table.push(ids, rows)
-        whole.push(ids, rows)
-        equal(table.values(), whole.values())
-
-
 @pytest.mark.parametrize('name, arguments', [('sgd', {'momentum': 0.9}), ('adam', {}), ('rmsprop', {})], ids=case_name)
 def test_changed_settings_reach_the_update_and_keep_the_state(name, arguments):
     table, whole = pair(name, arguments, 2)
-    for step, (ids, rows) in enumerate(merged_gradients(3)):
-        if step == 4:
-            table.handler.do_optimizer('w', table.keys, name, {'lr': 0.5, 'wd': 0.1, 'rescale_grad': 2.0}, None)
-            whole.updater.optimizer.set_learning_rate(0.5)
-            whole.updater.optimizer.wd = 0.1
-            whole.updater.optimizer.rescale_grad = 2.0
-        table.push(ids, rows)
-        whole.push(ids, rows)
-        equal(table.values(), whole.values())
+    push_to_both(table, whole, 3, steps=4)
+    changes = {'lr': 0.5, 'wd': 0.1, 'rescale_grad': 2.0}
+    table.handler.do_optimizer('w', table.keys, name, changes, None)
+    vars(whole.updater.optimizer).update(changes)
+    push_to_both(table, whole, 4, steps=3)
 
 
 def test_a_given_count_of_updates_moves_adams_clock():
@@ -179,67 +135,28 @@ def test_a_given_count_of_updates_moves_adams_clock():
     assert not np.array_equal(table.values(), fresh.values())
 
 
-def check_fresh_adam(table):
-    """Give a table adam, and check that its updates begin without state."""
-    whole = Whole(table.values(), mx.optimizer.create('adam'))
+@pytest.mark.parametrize('name, arguments, forgets', [('sgd', {'momentum': 0.9}, False), ('adam', {}, True)])
+def test_fresh_state_of_another_optimizer_or_after_forgetting(name, arguments, forgets):
+    table, whole = pair(name, arguments, 2)
+    push_to_both(table, whole, 5)
+    if forgets:
+        table.handler.do_forget_state('w', table.keys)
     table.set_optimizer(mx.optimizer.create('adam'))
-    for ids, rows in merged_gradients(6):
-        table.push(ids, rows)
-        whole.push(ids, rows)
-    equal(table.values(), whole.values())
-
-
-def test_another_optimizer_starts_with_fresh_state():
-    table, _ = pair('sgd', {'momentum': 0.9}, 2)
-    for ids, rows in merged_gradients(5, steps=3):
-        table.push(ids, rows)
-    check_fresh_adam(table)
-
-
-def test_forgetting_the_state_starts_the_same_optimizer_afresh():
-    table, _ = pair('adam', {}, 2)
-    for ids, rows in merged_gradients(5):
-        table.push(ids, rows)
-    table.handler.do_forget_state('w', table.keys)
-    check_fresh_adam(table)
+    push_to_both(table, Whole(table.values(), mx.optimizer.create('adam')), 6)
 
 
 def test_tables_have_their_own_optimizers():
-    handler = LoudHandler()
-    whole = Whole(start_values(), mx.optimizer.create('sgd', **COMMON))
-    first = Table(start_values(), 2, handler)
-    first.set_optimizer(mx.optimizer.create('sgd', **COMMON))
+    first, whole = pair('sgd', {}, 2)
+    handler = first.handler
     handler.do_table('other', [100], [2], WIDTH)
     other = make_row_sparse(np.arange(2), np.ones((2, WIDTH), 'float32'), (2, WIDTH))
     handler.update_multi_precision(100, other, mx.nd.sparse.zeros('row_sparse', (2, WIDTH)), None)
     handler.do_optimizer('other', [100], 'sgd', dict(attributes_of(mx.optimizer.create('sgd')), lr=1.0, wd=0.0), None)
-    for ids, rows in merged_gradients(7):
-        first.push(ids, rows)
-        whole.push(ids, rows)
+    push_to_both(first, whole, 7)
     handler.update_multi_precision(100, other, make_row_sparse(np.array([1]), np.ones((1, WIDTH), 'float32'),
                                                              (2, WIDTH)), None)
     equal(first.values(), whole.values())
     assert other.asnumpy()[:, 0].tolist() == [1, 0]
-
-
-# ------------------------------------------------------------------------------------------ optimizer state
-
-WITH_STATE = [case for case in OPTIMIZERS if state_arrays(
-    mx.optimizer.create(case[0], **case[1]).create_state(0, mx.nd.ones((2, 2))))]
-
-
-@pytest.mark.parametrize('count', [1, 2, 5])
-@pytest.mark.parametrize('name, arguments', WITH_STATE, ids=case_name)
-def test_state_reads_as_mxnet_has_it(name, arguments, count):
-    table, whole = pair(name, arguments, count)
-    for ids, rows in merged_gradients(11, steps=3):
-        table.push(ids, rows)
-        whole.push(ids, rows)
-    for slot, wanted in enumerate(whole.states()):
-        assert wanted.any() or name == 'adadelta' or slot
-        equal(table.read_state(slot, wanted.shape[1]), wanted)
-        # A server may keep a float16 table in float32.
-        equal(table.read_state(slot, wanted.shape[1], dtype='float16'), wanted.astype('float16'))
 
 
 @pytest.mark.parametrize('name, arguments', [('sgd', {'momentum': 0.9}), ('adam', {}), ('adam', {'lazy_update': False}),
@@ -249,37 +166,6 @@ def test_state_reads_as_its_start_before_the_first_update(name, arguments):
     template = whole.updater.optimizer.create_state_multi_precision(0, mx.nd.zeros((ROWS, WIDTH)))
     for slot, wanted in enumerate(state_arrays(template)):
         equal(table.read_state(slot, WIDTH), wanted.asnumpy())
-
-
-def write_state(table, slot, rows):
-    """Overwrite a state of the whole table, in two pushes, with rows as wide as the table's."""
-    padded = np.zeros((ROWS, WIDTH), rows.dtype)
-    padded[:, :rows.shape[1]] = rows
-    table.handler.do_mode(table.keys, 'state:%d' % slot)
-    for ids in (np.arange(0, 4), np.arange(4, ROWS)):
-        table.push(ids, padded[ids])
-    table.handler.do_mode(table.keys, 'optimize')
-
-
-@pytest.mark.parametrize('counts', [(2, 5), (5, 1), (1, 2)])
-@pytest.mark.parametrize('name, arguments', WITH_STATE, ids=case_name)
-def test_state_moves_to_another_partitioning_and_training_goes_on(name, arguments, counts):
-    old, whole = pair(name, arguments, counts[0])
-    for ids, rows in merged_gradients(12, steps=3):
-        old.push(ids, rows)
-        whole.push(ids, rows)
-    new = Table(old.values(), counts[1])
-    new.set_optimizer(mx.optimizer.create(name, **dict(COMMON, **arguments)), count=3)
-    widths = [state.shape[1] for state in whole.states()]
-    for slot, width in enumerate(widths):
-        write_state(new, slot, old.read_state(slot, width))
-        equal(new.read_state(slot, width, at_once=3), whole.states()[slot])
-    for ids, rows in merged_gradients(13):
-        new.push(ids, rows)
-        whole.push(ids, rows)
-        equal(new.values(), whole.values())
-    for slot, wanted in enumerate(whole.states()):
-        equal(new.read_state(slot, widths[slot]), wanted)
 
 
 @pytest.mark.parametrize('name, arguments', [('sgd', {'momentum': 0.9}), ('nag', {'momentum': 0.9})], ids=case_name)
@@ -322,32 +208,21 @@ def test_assigned_rows_are_found_without_copying_ids(monkeypatch):
     assert len(looked_at) == 2 and not any(array is stored for array in looked_at for stored in table.stored)
 
 
-# ------------------------------------------------------------------------------------------ moves
-
-
 @pytest.mark.parametrize('through_workers', [False, True])
 @pytest.mark.parametrize('name, arguments', OPTIMIZERS, ids=case_name)
 def test_moves_change_no_bit(name, arguments, through_workers):
-    optimizer = mx.optimizer.create(name, **dict(COMMON, **arguments))
-    values = np.random.RandomState(1).standard_normal((ROWS, WIDTH)).astype('f4')
-    still, moved = Table(values, 3), Table(values, 3)
-    for table in (still, moved):
-        table.set_optimizer(optimizer)
-    counts = iter((4, 1, 1, 11, 2, 3, 6))
-    for ids, rows in merged_gradients(2):
-        recut(moved, next(counts), through_workers)
-        for table in (still, moved):
-            table.push(ids, rows)
-        np.testing.assert_array_equal(still.values(), moved.values())
-    for slot, array in enumerate(state_arrays(still.handler._partitions[still.keys[0]].state)):
-        width = int(np.prod(array.shape[1:]))
-        np.testing.assert_array_equal(still.read_state(slot, width), moved.read_state(slot, width))
+    table, whole = pair(name, arguments, 3)
+    for count, (ids, rows) in zip((4, 1, 1, 11, 2, 3, 6), merged_gradients(2)):
+        recut(table, count, through_workers)
+        table.push(ids, rows)
+        whole.push(ids, rows)
+        equal(table.values(), whole.values())
+    for slot, state in enumerate(whole.states()):
+        equal(table.read_state(slot, state.shape[1]), state)
 
 
 def test_released_partitions_hold_nothing_and_can_be_filled_again():
-    values = np.random.RandomState(1).standard_normal((ROWS, WIDTH)).astype('f4')
-    table = Table(values, 2)
-    table.set_optimizer(mx.optimizer.create('sgd', momentum=0.9))
+    table, _ = pair('sgd', {'momentum': 0.9}, 2)
     ids, rows = next(merged_gradients(1))
     table.push(ids, rows)
     before, keys, partitioning, stored = table.values(), table.keys, table.partitioning, table.stored
