@@ -1,8 +1,9 @@
 """Changes of a dynamic table between checkpoints: a copy that follows them equals the table."""
-import contextlib
 import os
 import re
 import shutil
+import socket
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.read_only import open_checkpoint
 
 from ...helpers.stored_tables import WIDTH, Table, chain, row, save
+from ...helpers.waiting import until
 
 PAGE = Path(__file__).resolve().parents[3] / 'docs' / 'serving.md'
 
@@ -127,35 +129,33 @@ def test_wrong_calls(tmp_path, arguments, kind, message):
     os.close(handle)
 
 
-class Client(redis.Redis):
-    """Redis's client for Python, whose commands use a dictionary in place of a server."""
+@pytest.fixture
+def redis_port(tmp_path):
+    """Start a Redis server; return its port."""
+    program = shutil.which('redis-server')
+    if program is None:
+        (pytest.fail if os.environ.get('CI') else pytest.skip)('needs redis-server: apt-get install redis-server')
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen([program, '--port', str(port), '--bind', '127.0.0.1', '--save', '', '--dir',
+                               str(tmp_path)], stdout=subprocess.DEVNULL)
 
-    def __init__(self):
-        super().__init__()
-        self.stored = {}
-
-    def execute_command(self, *arguments, **_):
-        name, key, *values = map(self.get_encoder().encode, arguments)
-        if name == b'SET':
-            self.stored[key] = values[0]
-        elif name == b'HSET':
-            self.stored.setdefault(key, {}).update(zip(values[::2], values[1::2]))
-        elif name == b'HDEL':
-            for field in values:
-                self.stored[key].pop(field, None)
-        else:
-            return self.stored.get(key)
-
-    def pipeline(self):
-        return contextlib.nullcontext(self)
-
-    def execute(self):
-        """End a pipeline."""
+    def answers():
+        assert server.poll() is None
+        with socket.socket() as probe:
+            return probe.connect_ex(('127.0.0.1', port)) == 0
+    try:
+        until(answers)
+        yield port
+    finally:
+        server.kill()
+        server.wait()
 
 
-def test_the_recipe_for_redis(tmp_path, monkeypatch):
+def test_the_recipe_for_redis(tmp_path, redis_port, monkeypatch):
     recipe, = (block for block in re.findall(r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL) if 'redis' in block)
-    client = Client()
+    client = redis.Redis(port=redis_port)
     monkeypatch.setattr(redis, 'Redis', lambda: client)
     monkeypatch.chdir(tmp_path)
     table = chain(tmp_path / 'checkpoints')
