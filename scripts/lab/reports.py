@@ -19,13 +19,8 @@ if DIRECTORY in os.environ:  # in a body
 def report(rank, **values):
     """Hand results from a body to the test that started its job; call it in a worker, repeatedly if need be.
 
-    A later value of a name replaces an earlier one.
-
-    Parameters
-    ----------
-    rank : int
-    **values
-        NumPy arrays, MXNet arrays, numbers, strings, None, and lists, tuples and dicts of them.
+    Values are NumPy arrays, MXNet arrays, numbers, strings, None, and lists, tuples and dicts of them.  A later value
+    of a name replaces an earlier one.
     """
     path = Path(os.environ[DIRECTORY]) / f'rank{rank}.pickle'
     merged = pickle.loads(path.read_bytes()) if path.exists() else {}

@@ -56,13 +56,8 @@ def read(file: str, hosts: int) -> Samples:
 
 
 def use_of_step(samples: Samples, start: float, end: float, mbit: float) -> Dict[str, Any]:
-    """Return the use of all links between two times.
-
-    Returns
-    -------
-    dict
-        `seconds` since `start`, the middle of each interval; `sent` and `received`, the share of the rate that each
-        host used in each interval (lists by host).
+    """Return the use of all links between two times: `seconds` since `start`, the middle of each interval; `sent` and
+    `received`, the share of the rate that each host used in each interval (lists by host); and the `length`.
     """
     first, last = bisect_right(samples.times, start) - 1, bisect_right(samples.times, end)
     times = samples.times[max(0, first):last + 1]

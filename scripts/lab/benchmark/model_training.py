@@ -109,14 +109,7 @@ def _gather_trainer() -> Any:
 
 
 class Trained:
-    """A worker; the methods are those of `contenders.Contender`.
-
-    Parameters
-    ----------
-    spec : dict
-        The task of the job.
-    rank, size : int
-    """
+    """A worker with the task of its job; the methods are those of `contenders.Contender`."""
 
     def __init__(self, spec: Dict[str, Any], rank: int, size: int):
         self._spec, self._task, self._rank, self._size = spec, task_of(spec), rank, size

@@ -17,15 +17,7 @@ _BACKLOG = 4096
 
 
 def slots(names, workers):
-    """Place of every rank; ranks are grouped by host.
-
-    Parameters
-    ----------
-    names : list of str
-        Name of every host, once each.
-    workers : int
-        Workers on each.
-    """
+    """Return the place of every rank, grouped by host, from the names of the hosts and the workers on each."""
     return [SlotInfo(hostname=name, rank=host * workers + local, local_rank=local, cross_rank=host,
                      size=len(names) * workers, local_size=workers, cross_size=len(names))
             for host, name in enumerate(names) for local in range(workers)]

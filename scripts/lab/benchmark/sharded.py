@@ -18,13 +18,7 @@ _BUCKET_BYTES = 25 << 20
 
 
 class TorchSharded:
-    """A worker's part; the methods are those of `contenders.Contender`.
-
-    Parameters
-    ----------
-    workload : Workload
-    rank, size : int
-    """
+    """A worker's part; the methods are those of `contenders.Contender`."""
 
     def __init__(self, workload: Workload, rank: int, size: int):
         self.workload, self.rank, self.size = workload, rank, size
