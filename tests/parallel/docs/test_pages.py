@@ -13,6 +13,7 @@ import types
 
 import mxnet as mx
 import pytest
+from lab.benchmark import cli, launching, layers, model_steps, pipeline, plans, recovery, tables, training, workloads
 from lab.launchers import REPOSITORY
 from mxnet import gluon
 from mxnet.gluon.contrib.nn import SparseEmbedding
@@ -98,6 +99,11 @@ def test_loop_that_resumes(tmp_path):
     assert mxhybrid.checkpoint.load(tmp_path, net, trainer)[:2] == (2000, {'epoch': 0})
 
 
+def without_code(text):
+    """Return a page without its code blocks."""
+    return re.sub(r'^```.*?^```$', '', text, flags=re.MULTILINE | re.DOTALL)
+
+
 # ----------------------------------------------------------------------------------------------------- tables
 
 def test_settings():
@@ -168,7 +174,7 @@ def names_in(tree):
 def test_files_that_pages_name(name):
     """Each file of the code that a page names exists, `folder/file.py`, and each function, `file.function()`."""
     page, package = PAGES[name], REPOSITORY / 'mxhybrid'
-    quoted = set(re.findall(r'`([^`\n]+)`', re.sub(r'^```.*?^```$', '', page, flags=re.MULTILINE | re.DOTALL)))
+    quoted = set(re.findall(r'`([^`\n]+)`', without_code(page)))
     files = {name for name in quoted if re.fullmatch(r'([\w.]+/)+(\w+\.(py|h|cc|md|txt))?', name)}
     assert len(files) > 3
     tests = REPOSITORY / 'tests'
@@ -187,19 +193,6 @@ def test_files_that_pages_name(name):
 
 def test_benchmark():
     """Workloads and contenders are listed, all of them, with the sizes that they have."""
-    from lab.benchmark import (
-        cli,
-        launching,
-        layers,
-        model_steps,
-        pipeline,
-        plans,
-        recovery,
-        tables,
-        training,
-        workloads,
-    )
-
     assert [row[0].strip('`') for row in table('`--contenders`')] == list(launching.CONTENDERS)
     listed = {row[0].strip('`'): row for row in table('`--workload`')}
     assert list(listed) == list(workloads.WORKLOADS) + list(model_steps.TASKS) + [training.NAME, cli.OVERHEAD] + list(
@@ -326,16 +319,14 @@ def test_optimizers():
 
 def anchors(text):
     """set of str: where links into a page may lead, as GitHub names headings."""
-    heads = re.findall(r'^#+ (.*)$', re.sub(r'^```.*?^```$', '', text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    heads = re.findall(r'^#+ (.*)$', without_code(text), re.MULTILINE)
     return {re.sub(r'[^\w\- ]', '', head.lower()).replace(' ', '-') for head in heads}
 
 
 @pytest.mark.parametrize('page', PAGES)
 def test_links(page):
     """Relative links lead to files, and to headings that are there."""
-    text = re.sub(r'^```.*?^```$', '', PAGES[page], flags=re.MULTILINE | re.DOTALL)
-    links = re.findall(r'\]\(([^)\s]*)\)', text)
-    for link in links:
+    for link in re.findall(r'\]\(([^)\s]*)\)', without_code(PAGES[page])):
         target, _, anchor = link.partition('#')
         if target.startswith('https://'):
             continue
@@ -378,7 +369,7 @@ def test_no_paragraph_is_repeated():
     """No page repeats a paragraph of another page."""
     seen = {}
     for name, text in PAGES.items():
-        for paragraph in re.sub(r'^```.*?^```$', '', text, flags=re.MULTILINE | re.DOTALL).split('\n\n'):
+        for paragraph in without_code(text).split('\n\n'):
             words = ' '.join(paragraph.split())
             if len(words) > 80:
                 assert words not in seen, (name, seen.get(words))

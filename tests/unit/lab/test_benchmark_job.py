@@ -7,25 +7,18 @@ import sys
 import time
 
 import pytest
-from lab.launchers import REPOSITORY
+from lab.benchmark import testbeds
+from lab.benchmark.contender_job import ContenderJob
+from lab.benchmark.interruption import Interrupted, Signals
+from lab.processes import JobFailed, find_processes
 
 pytestmark = pytest.mark.both_pythons
-
-sys.path[:0] = [str(REPOSITORY / 'scripts'), str(REPOSITORY / 'examples')]
-
-from lab.benchmark import (  # noqa: E402
-    testbeds,
-)
-from lab.benchmark.contender_job import ContenderJob  # noqa: E402
-from lab.benchmark.interruption import Interrupted, Signals  # noqa: E402
-from lab.processes import JobFailed, find_processes  # noqa: E402
 
 
 class SignalledAmidCleaningUp(testbeds.Loopback):
     """The host of a user that interrupts while a job is being ended."""
 
     def kill_processes(self):
-        """Be interrupted."""
         os.kill(os.getpid(), signal.SIGTERM)
 
 
