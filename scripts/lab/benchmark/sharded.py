@@ -88,7 +88,6 @@ class TorchSharded:
                 at += weight.numel()
 
     def step(self, batch: int) -> None:
-        """Exchange one batch's gradients."""
         pulled = self._pull(batch)
         for table in self.workload.tables:
             self._push(table, batch, *pulled[table.name][1:])
@@ -98,7 +97,6 @@ class TorchSharded:
         """Do nothing: no exchange is in flight after a step."""
 
     def barrier(self) -> None:
-        """Wait for all workers."""
         dist.barrier()
 
     def verify(self, batch: int) -> Dict[str, Dict[str, Checksum]]:
