@@ -5,7 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from lab.launchers import REPOSITORY, SCRIPTS
+from lab.launchers import SCRIPTS
+
+from ...helpers.no_driver import compile_no_driver
 
 #: A compiler of a version of CUDA, which takes a g++ of some paths.
 NVCC = '''#!/bin/sh
@@ -65,8 +67,7 @@ def test_no_toolkit_of_that_version(tmp_path):
 def driver(tmp_path_factory):
     """A folder with a driver that knows no device."""
     folder = tmp_path_factory.mktemp('driver')
-    subprocess.run(['g++', '-x', 'c', '-shared', '-fPIC', '-o', str(folder / 'libcuda.so.1'),
-                    str(REPOSITORY / 'tests' / 'helpers' / 'no_driver.c')], check=True, timeout=60)
+    compile_no_driver(folder)
     return str(folder)
 
 
