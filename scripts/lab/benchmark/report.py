@@ -57,10 +57,11 @@ def over_rounds(rounds: List[Dict[str, Any]], units: int) -> Dict[str, Any]:
     return figures
 
 
-def add_ratios(contenders: Dict[str, Dict[str, Any]], base: str = 'hybrid') -> None:
-    """Add to each contender how many times as long as `base` it takes; None without `base`."""
+def add_ratios(contenders: Dict[str, Dict[str, Any]]) -> None:
+    """Add to each contender the ratio of its step to that of `hybrid`; None without `hybrid`."""
+    hybrid = contenders.get('hybrid')
     for figures in contenders.values():
-        figures['ratio'] = figures['step_s'] / contenders[base]['step_s'] if base in contenders else None
+        figures['ratio'] = figures['step_s'] / hybrid['step_s'] if hybrid else None
 
 
 def bound_row(bound: Bound, units: int) -> Dict[str, Any]:

@@ -34,14 +34,12 @@ class TorchSharded:
                        for index, parameter in enumerate(self.workload.dense)]
         self._weights = [torch.zeros(parameter.shape) for parameter in self.workload.dense]
         self._lookups: List[Dict[str, Tuple[Any, Any, List[int], Any]]] = [{} for _ in range(BATCHES)]
-        self.unique: List[Dict[str, np.ndarray]] = [{} for _ in range(BATCHES)]
         for batch in range(BATCHES):
             for name, drawn in self.workload.draw(batch, self.rank).items():
                 self._prepare(batch, name, np.unique(drawn))
 
     def _prepare(self, batch: int, name: str, ids: np.ndarray) -> None:
         """Sort a batch's unique ids by owner, as the input pipeline does."""
-        self.unique[batch][name] = ids
         owners = ids % self.size
         order = np.argsort(owners, kind='stable')
         counts = np.bincount(owners, minlength=self.size)
