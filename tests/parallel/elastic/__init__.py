@@ -67,9 +67,11 @@ def keeper_pid(job):
     return next(process.pid for process in job.processes() if KEEPER in process.cmdline)
 
 
-def assert_same_weights(result, expected):
-    """All workers have the weights of another job, to the last bit."""
-    assert set(result.results) == set(expected.results)
+def finish(job, undisturbed):
+    """Wait for the end of a job whose workers have the weights of another job, to the last bit; return its result."""
+    result = job.wait(timeout=200).ok()
+    assert set(result.results) == set(undisturbed.results)
     for rank, values in result.results.items():
         for name in ('users', 'words', 'score'):
-            np.testing.assert_array_equal(values[name], expected.results[rank][name], name)
+            np.testing.assert_array_equal(values[name], undisturbed.results[rank][name], name)
+    return result

@@ -6,8 +6,8 @@ from lab.jobs import start_command
 
 from . import (
     BODY,
-    assert_same_weights,
     discovery_script,
+    finish,
     first_steps,
     keeper_pid,
     read_steps,
@@ -30,8 +30,7 @@ def test_faults_in_the_middle_of_a_restore(tmp_path, undisturbed):
         job.kill(worker_pid(job, 0))
         job.wait_until((tmp_path / 'restoring.2').exists, 90, 'the restore of generation 2')
         job.kill(job.processes('server')[0].pid)
-        result = job.wait(timeout=150).ok()
-    assert_same_weights(result, undisturbed)
+        result = finish(job, undisturbed)
     commit = (tmp_path / 'restoring.1').read_text()
     assert (tmp_path / 'restoring.2').read_text() == commit and '/%s\n' % commit in result.output
     first = first_steps(tmp_path)
@@ -49,8 +48,7 @@ def test_a_commit_lost_in_its_restore_leaves_no_part(tmp_path, undisturbed, part
         job.kill(keeper)
         job.wait_until(lambda: keeper not in [process.pid for process in job.processes()], 30, 'the end of the keeper')
         replace(tmp_path / 'go', '')
-        result = job.wait(timeout=150).ok()
-    assert_same_weights(result, undisturbed)
+        result = finish(job, undisturbed)
     steps = [step for generation, step, _ in read_steps(tmp_path) if generation]
     assert steps == list(range(1, 31)) and result.results[0]['resets'] == [2]
 
@@ -73,8 +71,7 @@ def test_a_job_waits_until_its_plan_fits(tmp_path, undisturbed, has_committed):
             job.kill(worker_pid(job, 1))
         job.wait_for_output('waiting for hosts', timeout=90)
         replace(hosts, 'localhost:2')
-        result = job.wait(timeout=150).ok()
-    assert_same_weights(result, undisturbed)
+        result = finish(job, undisturbed)
     assert 'the script cannot run on 1 workers: InputError: plan: ' in result.output
     assert 'for 2 workers, but the job has 1' in result.output and ('attempt' in result.output) != has_committed
     steps = read_steps(tmp_path)
@@ -157,8 +154,7 @@ def test_a_job_trains_while_its_discovery_script_fails(tmp_path, undisturbed):
             if word != 'slow':
                 wait_for_runs(3)
         (tmp_path / 'go').write_text('')
-        result = job.wait(timeout=90).ok()  # the script ends, too
-    assert_same_weights(result, undisturbed)
+        result = finish(job, undisturbed)  # the script ends, too
     assert set(first_steps(tmp_path)) == {0}
     for problem in PROBLEMS.values():
         assert result.output.count(problem + ': the hosts stay localhost') == 1, problem

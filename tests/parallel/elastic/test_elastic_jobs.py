@@ -8,7 +8,7 @@ from lab.jobs import start_command
 from lab.launchers import job_command
 from lab.processes import read_environ
 
-from . import BODY, EVERY, assert_same_weights, first_steps, keeper_pid, read_steps, start, wait_for_step, worker_pid
+from . import BODY, EVERY, finish, first_steps, keeper_pid, read_steps, start, wait_for_step, worker_pid
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -22,8 +22,7 @@ def test_killed_processes_cost_the_steps_since_the_commit(tmp_path, undisturbed)
         job.kill(job.processes('server')[0].pid)
         wait_for_step(job, tmp_path, 2, 22)  # the commit of step 20 is written during step 21
         job.kill(worker_pid(job, 0))
-        result = job.wait(timeout=150).ok()
-    assert_same_weights(result, undisturbed)
+        result = finish(job, undisturbed)
     steps, first = read_steps(tmp_path), first_steps(tmp_path)
     for generation in range(1, 4):
         last = max(step for number, step, _ in steps if number == generation - 1)
@@ -51,8 +50,7 @@ def test_a_generation_that_stands_by_takes_over(tmp_path, undisturbed):
         job.wait_until(lambda: not workers_of(job, 2), 30, 'the end of those that stand by')
         job.kill(workers_of(job, 1)[0])
         (tmp_path / 'go-18').touch()
-        result = job.wait(timeout=150).ok()
-    assert_same_weights(result, undisturbed)
+        result = finish(job, undisturbed)
     assert 'generation 3: 2 workers on localhost:2\n' in result.output and result.results[0]['resets'] == [3]
     assert [made[0] for made in read_steps(tmp_path)] == sorted(made[0] for made in read_steps(tmp_path))
 
@@ -63,8 +61,7 @@ def test_sigterm_of_a_worker_loses_no_step(tmp_path, undisturbed):
         job.kill(worker_pid(job, 1), signal.SIGTERM)
         wait_for_step(job, tmp_path, 1, 13)
         job.kill(keeper_pid(job), signal.SIGTERM)
-        result = job.wait(timeout=150).ok()
-    assert_same_weights(result, undisturbed)
+        result = finish(job, undisturbed)
     steps = read_steps(tmp_path)
     assert [step for _, step, _ in steps] == list(range(1, 31)) and steps[-1][0] == 2
     assert 'it is taken away (SIGTERM)' in result.output and 'ended with' not in result.output
@@ -79,8 +76,7 @@ def test_a_killed_keeper_does_not_end_training(tmp_path, undisturbed):
         after = read_steps(tmp_path)[-1][1]
         wait_for_step(job, tmp_path, 0, after // EVERY * EVERY + EVERY + 2)  # a commit is written during the next step
         job.kill(worker_pid(job, 0))
-        result = job.wait(timeout=150).ok()
-    assert_same_weights(result, undisturbed)
+        result = finish(job, undisturbed)
     first = first_steps(tmp_path)
     assert set(first) == {0, 1} and first[1] > after // EVERY * EVERY + EVERY
     assert 'a commit failed, and training continues' in result.output
@@ -92,8 +88,7 @@ def test_checkpoints_on_disk_are_enough(tmp_path, undisturbed):
         job.kill(worker_pid(job, 1))
         wait_for_step(job, tmp_path, 1, 13)
         job.kill(worker_pid(job, 0), signal.SIGTERM)  # nobody tells: a failure
-        result = job.wait(timeout=150).ok()
-    assert_same_weights(result, undisturbed)
+        result = finish(job, undisturbed)
     assert 'attempt 2 of 3' not in result.output
 
 
@@ -108,8 +103,7 @@ def test_faults_in_a_commit_and_at_the_start(tmp_path, undisturbed):
         job.kill(job.processes('scheduler')[0].pid)
         wait_for_step(job, tmp_path, 3, 17)
         job.kill(worker_pid(job, 1), signal.SIGSTOP)
-        result = job.wait(timeout=200).ok()
-    assert_same_weights(result, undisturbed)
+        result = finish(job, undisturbed)
     first = first_steps(tmp_path)
     assert first[2] == 6, 'the commit that was not complete counts not'
     assert first[3] >= 11 and first[4] >= 16 and set(first) == {0, 2, 3, 4}
@@ -129,8 +123,7 @@ def test_commits_fail_while_a_keeper_has_no_memory(tmp_path, undisturbed):
         step = read_steps(tmp_path)[-1][1] // EVERY * EVERY + EVERY
         wait_for_step(job, tmp_path, 0, step + 2)
         job.kill(worker_pid(job, 1))
-        result = job.wait(timeout=150).ok()
-    assert_same_weights(result, undisturbed)
+        result = finish(job, undisturbed)
     assert 'No space left on device' in result.output
     assert first_steps(tmp_path)[1] > step
 
@@ -140,8 +133,7 @@ def test_launch_py_continues_from_commits(tmp_path, undisturbed):
     with start_command([*command[:2], '--reset-limit', '1', *command[2:]], body=BODY) as job:
         wait_for_step(job, tmp_path, 0, 7)
         job.kill(worker_pid(job, 1))
-        result = job.wait(timeout=150).ok()
-    assert_same_weights(result, undisturbed)
+        result = finish(job, undisturbed)
     assert 'restored from /proc/' in result.output
     assert first_steps(tmp_path)[1] in (6, 11)
 
