@@ -332,38 +332,19 @@ def start_job(body, launcher='horovodrun', workers=None, servers=1, args=(), env
 
 def run_job(body, launcher='horovodrun', workers=None, servers=1, args=(), env=None, timeout=120, grace=GRACE_S,
             cwd=None):
-    """Run a job to its end.
+    """Run a job to its end, and return its `Result`.
 
-    Parameters
-    ----------
-    body : path
-        Python script that every worker runs, with this interpreter.
-    launcher : {'horovodrun', 'launch.py', 'stock-launch.py', 'none'}
-        'launch.py' is scripts/launch.py, 'stock-launch.py' the one in the mxnet wheel (see `STOCK_LAUNCH_WORKS`).
-    workers : int
-        2 by default, 1 without a launcher.
-    servers : int
-        In all under launch.py, per host under horovodrun.
-    args : sequence of str
-        Arguments of the body.
-    env : dict, optional
-        Added to the environment; None as a value removes a name. HOROVOD_*, DMLC_*, MXHYBRID_*, MXNET_* and PS_*
-        are not inherited.
-    timeout : float
-        Seconds for the whole job.
-    grace : float
-        Seconds that processes may outlive their launcher.
-    cwd : path, optional
-        A fresh temporary directory by default.
+    - `body`: the Python script that every worker runs, with this interpreter and the arguments `args`.
+    - `launcher`: 'horovodrun', 'launch.py' (scripts/launch.py), 'none', or 'stock-launch.py', which the mxnet wheel has
+      (see `STOCK_LAUNCH_WORKS`).
+    - `workers`: 2 by default, 1 without a launcher.
+    - `servers`: in all under launch.py, per host under horovodrun.
+    - `env`: added to the environment; None as a value removes a name. HOROVOD_*, DMLC_*, MXHYBRID_*, MXNET_* and PS_*
+      are not inherited.
+    - `timeout`: seconds for the whole job; `grace`: seconds that processes may outlive their launcher.
+    - `cwd`: a fresh temporary directory by default.
 
-    Returns
-    -------
-    Result
-
-    Raises
-    ------
-    JobFailed
-        If the job is out of time or leaves processes behind; never for its exit status (`Result.ok` does that).
+    `JobFailed` if the job is out of time or leaves processes behind; never for its exit status (`Result.ok` does that).
     """
     with start_job(body, launcher, workers, servers, args, env, cwd) as job:
         return job.wait(timeout, grace)
