@@ -9,6 +9,8 @@ import os
 import pickle
 from pathlib import Path
 
+from .files import replace_file
+
 #: Environment variable with the directory that takes the reports of a job.
 DIRECTORY = 'MXHYBRID_LAB_REPORTS'
 
@@ -25,9 +27,7 @@ def report(rank, **values):
     path = Path(os.environ[DIRECTORY]) / f'rank{rank}.pickle'
     merged = pickle.loads(path.read_bytes()) if path.exists() else {}
     merged.update({name: _plain(value, name) for name, value in values.items()})
-    scratch = path.with_suffix(f'.{os.getpid()}')
-    scratch.write_bytes(pickle.dumps(merged))
-    os.replace(str(scratch), str(path))
+    replace_file(path, pickle.dumps(merged))
 
 
 def computed_once(store, compute):

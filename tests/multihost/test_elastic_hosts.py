@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from lab.cluster import EmulatedCluster
 from lab.emulation import run
+from lab.files import replace_file
 from lab.jobs import run_job
 from lab.launchers import REPOSITORY
 from lab.processes import MARKER, send_signal
@@ -22,7 +23,6 @@ from ..parallel.elastic import (
     discovery_script,
     first_steps,
     read_steps,
-    replace,
     run_command,
     wait_for_step,
 )
@@ -91,15 +91,15 @@ def test_two_lost_neighbours_fall_back_to_the_disk(tmp_path, expected):
 
 def test_hosts_come_and_go_without_a_lost_step(tmp_path, expected):
     hosts = tmp_path / 'hosts'
-    replace(hosts, 'hostb\n')
+    replace_file(hosts, 'hostb\n')
     with EmulatedCluster(hosts=4) as cluster:
         options = ['--min-np', 1, '--max-np', 2, '--host-discovery-script',
                    discovery_script(tmp_path, 'cat %s' % hosts)]
         with start(cluster, tmp_path, options) as job:
             wait_for_step(job, tmp_path, 0, 3)
-            replace(hosts, 'hostb\nhostc\n')
+            replace_file(hosts, 'hostb\nhostc\n')
             wait_for_step(job, tmp_path, 1, 11)
-            replace(hosts, 'hostc\nhostd\n')  # worker 0 is on hostb, which has the commit
+            replace_file(hosts, 'hostc\nhostd\n')  # worker 0 is on hostb, which has the commit
             result = job.wait(timeout=200).ok()
         cluster.assert_idle()
     assert_weights(result, expected, 2)

@@ -14,6 +14,7 @@ import time
 from typing import Any, Callable, Dict, Iterable, List, Optional
 
 from lab.emulation import CONGESTION_CONTROL, MAX_HOSTS, EmulationError
+from lab.files import replace_file
 from lab.processes import JobFailed
 
 from . import launching, links, report
@@ -240,7 +241,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     def keep(runs: List[Dict[str, Any]]) -> None:
         result['runs'] += runs
         if args.json:
-            _write(result, args.json)
+            replace_file(args.json, json.dumps(result, indent=1))
 
     if args.workload == OVERHEAD:
         from .overhead import run  # which trains in this very process
@@ -286,12 +287,6 @@ def _compare(args: argparse.Namespace, signals: Signals, result: Dict[str, Any],
     if len(result['runs']) > 1:
         print('\n%s, %d workers a host: seconds a step (CPU seconds), the fastest marked\n%s'
               % (args.workload, args.workers, report.grid(result['runs'])), flush=True)
-
-
-def _write(result: Dict[str, Any], path: str) -> None:
-    with open(path + '.part', 'w') as file:
-        json.dump(result, file, indent=1)
-    os.replace(path + '.part', path)
 
 
 def _print_run(args: argparse.Namespace, run: Dict[str, Any], settings: Dict[str, Any]) -> None:

@@ -3,12 +3,13 @@
 Horovod asks the same of every launcher; see ``horovod/runner/gloo_run.py``.
 """
 import json
-import os
 import sys
 
 from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
+
+from lab.files import replace_file
 
 from .interruption import die_with_parent
 
@@ -35,10 +36,7 @@ def main():
     server = RendezvousServer()
     port = server.start()
     server.init(slots(**json.loads(sys.argv[1])))
-    scratch = sys.argv[2] + '.part'
-    with open(scratch, 'w') as file:
-        file.write(str(port))
-    os.replace(scratch, sys.argv[2])
+    replace_file(sys.argv[2], str(port))
     sys.stdin.read()
 
 

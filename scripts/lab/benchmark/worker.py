@@ -9,6 +9,7 @@ import time
 from statistics import median
 from typing import Any, Dict
 
+from lab.files import replace_file
 from lab.processes import MARKER
 
 from .interruption import die_with_parent
@@ -60,7 +61,7 @@ def _snapshot(spec: Dict[str, Any], rank: int) -> Dict[str, Any]:
     """Readings at one moment: of the host by its first worker, of the job by the first of all."""
     taken: Dict[str, Any] = {}
     if spec['interface'] is not None and rank % spec['workers'] == 0:
-        taken['received'], taken['sent'] = interface_bytes(spec['interface'])
+        taken['received'], taken['sent'] = interface_bytes()[spec['interface']]
     if rank == 0:
         taken['cpu'], taken['busy'] = cpu_seconds(os.environ[MARKER]), busy_seconds()
     return taken
@@ -100,10 +101,7 @@ def main() -> None:
                 'sums': contender.verify(step_batch(warmup + steps))}
     contender.flush()
     contender.barrier()
-    scratch = '%s/%d.part' % (spec['directory'], rank)
-    with open(scratch, 'w') as file:
-        json.dump(readings, file)
-    os.replace(scratch, '%s/rank%d.json' % (spec['directory'], rank))
+    replace_file('%s/rank%d.json' % (spec['directory'], rank), json.dumps(readings))
 
 
 if __name__ == '__main__':

@@ -42,13 +42,6 @@ def wait_for_step(job, directory, generation, step):
                    'step %d of generation %d' % (step, generation))
 
 
-def replace(path, text):
-    """Write a file that a script may read at the same time."""
-    scratch = path.with_suffix('.scratch')
-    scratch.write_text(text)
-    scratch.replace(path)
-
-
 def discovery_script(directory, text):
     """Return the path of a new program that prints hosts."""
     path = directory / 'discover'

@@ -2,6 +2,7 @@
 scripts that fail.
 """
 import pytest
+from lab.files import replace_file
 from lab.jobs import start_command
 
 from . import (
@@ -11,7 +12,6 @@ from . import (
     first_steps,
     keeper_pid,
     read_steps,
-    replace,
     run_command,
     start,
     wait_for_step,
@@ -47,7 +47,7 @@ def test_a_commit_lost_in_its_restore_leaves_no_part(tmp_path, undisturbed, part
         keeper = keeper_pid(job)
         job.kill(keeper)
         job.wait_until(lambda: keeper not in [process.pid for process in job.processes()], 30, 'the end of the keeper')
-        replace(tmp_path / 'go', '')
+        replace_file(tmp_path / 'go', '')
         result = finish(job, undisturbed)
     steps = [step for generation, step, _ in read_steps(tmp_path) if generation]
     assert steps == list(range(1, 31)) and result.results[0]['resets'] == [2]
@@ -57,20 +57,20 @@ def test_a_commit_lost_in_its_restore_leaves_no_part(tmp_path, undisturbed, part
 def test_a_job_waits_until_its_plan_fits(tmp_path, undisturbed, has_committed):
     """A host with one of two workers goes, and the plan does not fit one worker; then it comes back."""
     hosts = tmp_path / 'hosts'
-    replace(hosts, 'localhost:2')
+    replace_file(hosts, 'localhost:2')
     options = ['--min-np', 1, '--host-discovery-script', discovery_script(tmp_path, 'cat %s' % hosts)]
     arguments = ['--pause', 0.3, '--plan-for', 2] + ([] if has_committed else ['--hold'])
     with start(tmp_path, options, arguments) as job:
         if has_committed:
             wait_for_step(job, tmp_path, 0, 3)
-            replace(hosts, 'localhost:1')
+            replace_file(hosts, 'localhost:1')
         else:
             job.wait_until((tmp_path / 'held.0').exists, 90, 'worker 1 before its State')
-            replace(hosts, 'localhost:1')
+            replace_file(hosts, 'localhost:1')
             job.wait_for_output('asked to leave', timeout=30)
             job.kill(worker_pid(job, 1))
         job.wait_for_output('waiting for hosts', timeout=90)
-        replace(hosts, 'localhost:2')
+        replace_file(hosts, 'localhost:2')
         result = finish(job, undisturbed)
     assert 'the script cannot run on 1 workers: InputError: plan: ' in result.output
     assert 'for 2 workers, but the job has 1' in result.output and ('attempt' in result.output) != has_committed
@@ -82,13 +82,13 @@ def test_a_job_waits_until_its_plan_fits(tmp_path, undisturbed, has_committed):
 def test_a_job_takes_the_most_workers_that_fit(tmp_path):
     """The plan fits one and three workers, and one of three goes; then it comes back."""
     hosts = tmp_path / 'hosts'
-    replace(hosts, 'localhost:3')
+    replace_file(hosts, 'localhost:3')
     options = ['-np', 3, '--min-np', 1, '--host-discovery-script', discovery_script(tmp_path, 'cat %s' % hosts)]
     with start(tmp_path, options, ['--pause', 0.3, '--plan-for', 3, 1]) as job:
         wait_for_step(job, tmp_path, 0, 3)
-        replace(hosts, 'localhost:2')
+        replace_file(hosts, 'localhost:2')
         job.wait_until(lambda: any(workers == 1 for _, _, workers in read_steps(tmp_path)), 90, 'a step of one worker')
-        replace(hosts, 'localhost:3')
+        replace_file(hosts, 'localhost:3')
         result = job.wait(timeout=150).ok()
     assert 'the script cannot run on 2 workers: InputError: plan: ' in result.output and 'attempt' not in result.output
     steps = read_steps(tmp_path)
@@ -98,12 +98,12 @@ def test_a_job_takes_the_most_workers_that_fit(tmp_path):
 
 def test_a_job_ends_if_its_plan_fits_no_more(tmp_path):
     hosts = tmp_path / 'hosts'
-    replace(hosts, 'localhost:2')
+    replace_file(hosts, 'localhost:2')
     options = ['--min-np', 1, '--elastic-timeout', 3,
                '--host-discovery-script', discovery_script(tmp_path, 'cat %s' % hosts)]
     with start(tmp_path, options, ['--pause', 0.3, '--plan-for', 2]) as job:
         wait_for_step(job, tmp_path, 0, 3)
-        replace(hosts, 'localhost:1')
+        replace_file(hosts, 'localhost:1')
         result = job.wait(timeout=120).failed('the job has 1', 'after 3 s: the job ends. Add hosts, or change --min-np')
     assert result.output.count('the script cannot run on 1 workers: InputError: plan: ') == 2
     assert 'generation 2' not in result.output and result.returncode == 1
@@ -136,7 +136,7 @@ PROBLEMS = {'fails': 'ended with status 1', 'empty': 'printed no host', 'slow': 
 def test_a_job_trains_while_its_discovery_script_fails(tmp_path, undisturbed):
     """The job waits for the first list; then it goes on with the last one, and names each problem once."""
     mode = tmp_path / 'mode'
-    replace(mode, 'fails')
+    replace_file(mode, 'fails')
 
     def wait_for_runs(count):
         runs = (tmp_path / 'mode.runs').read_text().count('\n')
@@ -146,7 +146,7 @@ def test_a_job_trains_while_its_discovery_script_fails(tmp_path, undisturbed):
     with start(tmp_path, ['--host-discovery-script', script], ['--hold-at', 29]) as job:
         job.wait_for_output('ended with status 1: waiting for hosts', timeout=30)
         for word in ('good', 'empty', 'fails', 'twice', 'slow'):
-            replace(mode, word)
+            replace_file(mode, word)
             if word == 'good':
                 wait_for_step(job, tmp_path, 0, 3)
             else:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import mxnet as mx
 import numpy as np
+from lab.files import replace_file
 from lab.reports import report
 from mxnet import autograd, gluon
 
 import mxhybrid
 from mxhybrid.checkpoint import files, restore, save_load
 from mxhybrid.servers.dynamic_table import DynamicTable
-from tests.parallel.elastic import replace
 
 BATCH, ROWS, WIDTH, STEPS = 24, 50, 4, 30
 
@@ -70,7 +70,7 @@ def hold_in_restore(path, part, rank):
 
     def held(*arguments):
         if rank == 0 and (part != 'rows' or arguments[1]):  # `load` also drops rows
-            replace(path, os.path.basename(readers[-1].path))
+            replace_file(path, os.path.basename(readers[-1].path))
             wait_for(path.with_name('go').exists)
         return restore_part(*arguments)
     save_load.newest = newest_and_note
@@ -111,7 +111,7 @@ def main():
     generation, directory = int(os.environ.get('MXHYBRID_RESTART', 0)), arguments.directory
 
     def hold():
-        replace(directory / ('held.%d' % generation), str(os.getpid()))
+        replace_file(directory / ('held.%d' % generation), str(os.getpid()))
         wait_for(lambda: False)
 
     if arguments.plan_for:
