@@ -10,8 +10,8 @@ _TICKS_PER_S = os.sysconf('SC_CLK_TCK')
 def interface_bytes() -> Dict[str, Tuple[int, int]]:
     """Return the bytes received and sent by each interface of this process's network namespace."""
     with open('/proc/self/net/dev', encoding='ascii') as lines:
-        counters = {name.strip(): fields.split() for name, _, fields in (line.partition(':') for line in lines) if fields}
-    return {name: (int(fields[0]), int(fields[8])) for name, fields in counters.items()}
+        counters = [line.replace(':', ' ').split() for line in lines if ':' in line]
+    return {name: (int(fields[0]), int(fields[8])) for name, *fields in counters}
 
 
 def cpu_seconds(job: str) -> float:
