@@ -72,8 +72,7 @@ def test_variables_of_the_command_line_win(signals):
     with JobOnly(testbeds.Loopback(), 1, 1, 30.0, {'A': 'extra'}, signals.check) as job:
         job.start_worker(1, [sys.executable, '-c', 'import os; print(os.environ["A"], os.environ["B"])'],
                          {'A': 'own', 'B': 1})
-        while job._workers[1].poll() is None:
-            time.sleep(0.05)
+        until(lambda: job._workers[1].poll() is not None)
         assert job.outputs()[1] == 'extra 1\n'
 
 

@@ -99,21 +99,28 @@ def test_fetch_downloads_once_for_workers_that_start_together(tmp_path, monkeypa
     elsewhere = tmp_path / 'index'
     elsewhere.mkdir()
     local_source(monkeypatch, elsewhere, 'toy-1.0.tar.gz')
-    downloads = []
+    downloads, waiting, sleep = [], set(), time.sleep
 
     def download(source, into, home, timeout):
         downloads.append(source.archive)
-        time.sleep(0.3)  # long enough for the others to arrive at the lock
+        deadline = time.monotonic() + 20
+        while len(waiting) < 3 and time.monotonic() < deadline:  # for the lock
+            sleep(0.01)
         return elsewhere / source.archive
 
+    def note_and_sleep(seconds):
+        waiting.add(threading.get_ident())
+        sleep(seconds)
+
     monkeypatch.setattr(_data, '_download', download)
+    monkeypatch.setattr(time, 'sleep', note_and_sleep)
     home, folders = tmp_path / 'home', []
     threads = [threading.Thread(target=lambda: folders.append(_data.fetch('toy', home))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert downloads == ['toy-1.0.tar.gz']
+    assert downloads == ['toy-1.0.tar.gz'] and len(waiting) == 3
     assert folders == [home / 'toy-1.0'] * 4
 
 
