@@ -11,12 +11,14 @@ import contextlib
 import os
 import shlex
 import shutil
+import signal
 import tempfile
 import time
 from pathlib import Path
 
 from . import jobs
 from .emulation import Network, find_tools, run
+from .processes import send_signal
 
 _PACKAGES = {'sshd': 'openssh-server', 'ssh': 'openssh-client', 'ssh-keygen': 'openssh-client'}
 _START_S = 20.0  # for every sshd to answer
@@ -163,6 +165,5 @@ class EmulatedCluster(Network):
             with contextlib.suppress(OSError):
                 words = Path(f'/proc/{pid}/cmdline').read_bytes().replace(b'\0', b' ').decode(errors='replace')
                 lines.append(f'  {name} pid {pid}: {words:.200}')
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, 9)
+            send_signal(pid, signal.SIGKILL)
         raise AssertionError(f'still running on the hosts {grace:g} s after the job:\n' + '\n'.join(lines))

@@ -16,11 +16,14 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 import uuid
 from pathlib import Path
 from typing import List, NamedTuple, Optional, Sequence, Tuple
+
+from .processes import send_signal
 
 INTERFACE = 'e0'
 
@@ -206,8 +209,7 @@ class Network:
             if time.monotonic() > deadline:
                 raise EmulationError('processes in namespaces %s survive SIGKILL: %s' % (namespaces, left))
             for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, 9)
+                send_signal(pid, signal.SIGKILL)
             time.sleep(0.05)
 
     def _write_etc(self, index: int) -> None:

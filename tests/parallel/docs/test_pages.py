@@ -25,24 +25,13 @@ from mxhybrid.commands import main
 from mxhybrid.native import optimizers
 from mxhybrid.planner.cluster import cluster_spec
 
-from ...helpers.pages import (
-    BLOCKS,
-    PAGES,
-    SCRIPT,
-    blocks_of,
-    commands,
-    first_python,
-    only_python,
-    parse,
-    run,
-    table,
-    written_cluster,
-)
+from ...helpers.pages import BLOCKS, PAGES, SCRIPT, code_of, commands, parse, run, table, written_cluster
 from ..planner import test_planner
 
 pytestmark = pytest.mark.timeout(150)
-RESUMED, LOOP = first_python('docs/checkpoints.md'), only_python('docs/routes.md')
-OWN = only_python('docs/compatibility.md')
+RESUMED = code_of('docs/checkpoints.md')[0]
+LOOP, = code_of('docs/routes.md')
+OWN, = code_of('docs/compatibility.md')
 
 
 def test_languages_of_code_blocks():
@@ -57,7 +46,7 @@ def test_languages_of_code_blocks():
 
 def test_change_of_a_script():
     """The README's diff leads to lines of the minimal example, in their order."""
-    (_, changed), = (block for block in blocks_of(PAGES['README.md']) if block[0] == 'diff')
+    changed, = code_of('README.md', 'diff')
     lines = [line[1:] for line in changed.splitlines() if line.startswith(('+', ' '))]
     rest = iter(SCRIPT.splitlines())
     assert len(lines) == 3 and all(line in rest for line in lines)
@@ -82,7 +71,8 @@ def test_loop_that_prefetches():
 
 
 def test_net_with_dynamic_tables(capsys):
-    exec(only_python('docs/embeddings.md'), {'__name__': '__main__'})
+    program, = code_of('docs/embeddings.md')
+    exec(program, {'__name__': '__main__'})
     report = capsys.readouterr().out
     assert 'net_embedding0_weight  2000000000     16            3' in report and 'net_words_weight' in report
 
@@ -138,8 +128,7 @@ def test_settings():
 
 
 def test_search_from_python(folder):
-    program, = (text for language, text in blocks_of(PAGES['docs/planner.md'])
-                if language == 'python' and 'planner.search' in text)
+    program, = (text for text in code_of('docs/planner.md') if 'planner.search' in text)
     (folder / 'nets.py').write_text(test_planner.NETS)
     (folder / 'cluster.json').write_text(written_cluster())
     (folder / 'search.py').write_text(program)
@@ -295,7 +284,7 @@ def test_an_optimizer_of_ones_own(folder):
     ('docs/from-dist-sync.md', '', '', 'python scripts/launch.py -n 2 -s 1 --launcher local python')])
 def test_scripts_of_other_stores(page, replaced, launcher, by, folder):
     """Both programs of a page, before and after the changes, print the same loss."""
-    before, after = (text for language, text in blocks_of(PAGES[page]) if language == 'python')
+    before, after = code_of(page)
     losses = []
     for program, command in ((before, launcher), (after, by)):
         if command:
