@@ -75,13 +75,13 @@ def driver(tmp_path_factory):
     ('mxnet-cu101', 'libcudnn.so.7'), ('mxnet-cu102', 'libcudart.so.10.2'), ('mxnet-cu110', 'libnvrtc.so.11.0'),
     ('mxnet-cu112', None), ('mxnet-cu117', None)])
 def test_builds_name_the_libraries_that_they_lack(driver, build, missing):
-    found = ask('cuda_libraries.py', 'check', build, LD_LIBRARY_PATH=driver)
+    checked = ask('cuda_libraries.py', 'check', build, LD_LIBRARY_PATH=driver)
     if missing is None:
-        assert (found.returncode, found.stdout) == (0, '')
+        assert (checked.returncode, checked.stdout) == (0, '')
         return
-    assert found.returncode == 1
-    assert ('%s asks for ' % build) in found.stdout and missing in found.stdout
-    assert 'take mxnet-cu112 or mxnet-cu117' in found.stdout
+    assert checked.returncode == 1
+    assert ('%s asks for ' % build) in checked.stdout and missing in checked.stdout
+    assert 'take mxnet-cu112 or mxnet-cu117' in checked.stdout
 
 
 def test_a_missing_build_is_refused_at_once(tmp_path):
