@@ -88,22 +88,18 @@ _SSH_ENDED = 255
 class Task:
     """A process that the tracker started, and its status once it has ended.
 
-    Attributes
-    ----------
-    role : str
-        'worker', 'server', 'scheduler', or 'submission' for a process that only hands the job on.
-    over_ssh : bool
-        Whether the process is an ssh that runs it elsewhere.
-    status : int or None
-        Exit status, or -n for signal n. The process is not reaped before the job ends: until then nobody else can be
-        given its process id, which is also that of its process group.
+    The process is not reaped before the job ends: until then nobody else can be given its process id, which is also
+    that of its process group.
     """
 
     def __init__(self, process, role, label):
         self.process = process
+        #: 'worker', 'server', 'scheduler', or 'submission' for a process that only hands the job on.
         self.role = role
+        #: Whether the process is an ssh that runs it elsewhere.
         self.over_ssh = process.stdin is not None
         self.label = '%s, pid %d' % (label, process.pid)
+        #: The exit status, or -n for signal n.
         self.status: Optional[int] = None
         self.ended = threading.Event()
         self._relays: List[threading.Thread] = []
@@ -158,16 +154,9 @@ def relay(source, target, label, name):
 class Job:
     """All processes of one job, from their start until none is left. A context manager: the job ends with the block.
 
-    Parameters
-    ----------
-    expected : dict of str to int
-        How many processes of each role have to end with 0 until the job is done, the scheduler aside.
-    role_env : dict of str to dict
-        Environment variables that only processes of a role get.
-    remote : bool
-        Whether processes other than the scheduler are ssh clients.
-    labels : bool
-        Whether each line of a worker gets a label: a process of role 'worker' is one worker.
+    The job is done when the `expected` number of processes of each role, besides the scheduler, has ended with 0. Only
+    processes of a role get the variables of `role_env`. In a `remote` job, processes other than the scheduler are ssh
+    clients. With `labels`, each line of a worker gets a label: a process of role 'worker' is one worker.
     """
 
     def __init__(self, expected, role_env, remote, labels):
@@ -309,11 +298,8 @@ def ignore_signals():
 def start_guardian():
     """Fork a process that ends the job if this one is killed without a chance to do so.
 
-    Returns
-    -------
-    pid : int
-    pipe : int
-        File descriptor that takes the process groups of the job, one number a line. Its end is the sign to act.
+    Return its process id, and a pipe that takes the process groups of the job, one number a line. The end of the pipe
+    is the sign to act.
     """
     reader, writer = os.pipe()
     pid = os.fork()
@@ -347,20 +333,7 @@ def group_exists(group):
 
 
 def describe_command(command, env):
-    """Parse a command of the tracker, and find the program that it runs.
-
-    Parameters
-    ----------
-    command : str
-    env : dict
-
-    Returns
-    -------
-    role : {'worker', 'server', 'scheduler', 'submission'}
-        The last is a program that only hands a job to a queue.
-    label : str
-        For messages.
-    """
+    """Return the role of the program that a command of the tracker runs, as in `Task`, and a label for messages."""
     # Under ssh and mpi the role travels in the command line, elsewhere in the environment.
     match = re.search(r'DMLC_ROLE[= ](\w+)', command)
     role = match.group(1) if match else env.get('DMLC_ROLE', 'submission')
@@ -482,19 +455,10 @@ def read_addresses(hostfile):
 
 
 def supervise(job, launcher, env, role_env, addresses):
-    """Have `dmlc_tracker` start its processes in `job`.
+    """Make `dmlc_tracker` start its processes in `job`.
 
-    Parameters
-    ----------
-    job : Job
-    launcher : str
-        The module of dmlc_tracker that will be used.
-    env : dict of str to str
-        Environment variables for all processes on other hosts.
-    role_env : dict of str to dict
-        The same, by role.
-    addresses : dict of str to str
-        The addresses of hosts, by name.
+    `launcher` is the module of dmlc_tracker that will be used. Processes on other hosts get the variables `env` and
+    those of their role. `addresses` are those of hosts, by name.
     """
     if not hasattr(threading.Thread, 'isAlive'):  # until CPython 3.8; the tracker calls it
         threading.Thread.isAlive = threading.Thread.is_alive  # type: ignore

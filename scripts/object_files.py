@@ -13,17 +13,9 @@ _INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 def compiled(source, command_line, includes, cache):
     """Return the path of an object file; compile the source if the cache does not have it.
 
-    Its name depends on the compiler, its options, the source and the headers that the source includes, but not on the
-    folder of the sources: several clones of the project share a cache.
-
-    Parameters
-    ----------
-    source : Path
-    command_line : list of str
-        The compiler and its options.
-    includes : sequence of Path
-        Folders of headers, beside that of the source.
-    cache : Path
+    Its name depends on the compiler and its options (`command_line`), the source and the headers that the source
+    includes, but not on the folder of the sources: several clones of the project share a cache. `includes` are folders
+    of headers, beside that of the source.
     """
     digest = hashlib.sha256(subprocess.run([command_line[0], '--version'], check=True, stdout=subprocess.PIPE).stdout)
     digest.update(repr(command_line).encode())

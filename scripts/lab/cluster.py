@@ -11,22 +11,24 @@ import contextlib
 import os
 import shlex
 import shutil
+import signal
 import tempfile
 import time
 from pathlib import Path
 
 from . import jobs
 from .emulation import Network, find_tools, run
+from .processes import send_signal
 
-_PRIVILEGE_SEPARATION = Path('/run/sshd')  # sshd insists on it
 _PACKAGES = {'sshd': 'openssh-server', 'ssh': 'openssh-client', 'ssh-keygen': 'openssh-client'}
 _START_S = 20.0  # for every sshd to answer
 _CONNECT_S = 5
 
 # HOME is an empty directory: bash reads ~/.bashrc for commands over ssh, and the commands there may be slow, or
 # wait for a lock that a login of before was killed with (pyenv's rehash does, for a minute).
-_SSHD_CONFIG = '''\
+SSHD_CONFIG = '''\
 ListenAddress {address}
+Port {port}
 HostKey {directory}/host_key
 AuthorizedKeysFile {directory}/user_key.pub
 PidFile none
@@ -41,7 +43,6 @@ SetEnv HOME={directory}/home
 
 _SSH_CONFIG = '''\
 Host *
-  User root
   IdentityFile {directory}/user_key
   IdentitiesOnly yes
   UserKnownHostsFile {directory}/known_hosts
@@ -50,6 +51,22 @@ Host *
   ConnectTimeout {connect}
   LogLevel ERROR
 '''
+
+
+def write_ssh_files(directory, ssh):
+    """Write keys, an empty home, and bin/ssh, which is `ssh` with these keys, into a directory."""
+    if os.getuid() == 0:
+        Path('/run/sshd').mkdir(mode=0o755, exist_ok=True)  # sshd insists on it; Debian's service would make it
+    for name in ('host_key', 'user_key'):
+        run('ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-f', str(directory / name))
+    config = directory / 'ssh_config'
+    config.write_text(_SSH_CONFIG.format(directory=directory, connect=_CONNECT_S))
+    # horovodrun calls plain `ssh` and has no option for a configuration file.
+    wrapper = directory / 'bin' / 'ssh'
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(ssh)} -F {config} "$@"\n')
+    wrapper.chmod(0o755)
+    (directory / 'home').mkdir()
 
 
 class EmulatedCluster(Network):
@@ -69,32 +86,18 @@ class EmulatedCluster(Network):
         self._directory = Path(tempfile.mkdtemp(prefix='mxhybrid-cluster-'))
         self._undo.callback(shutil.rmtree, str(self._directory), ignore_errors=True)
         super().open()
-        self._make_keys()
+        write_ssh_files(self._directory, self._tools['ssh'])
         self._start_daemons()
 
     # ------------------------------------------------------------------------------------------- making
 
-    def _make_keys(self):
-        for name in ('host_key', 'user_key'):
-            run(self._tools['ssh-keygen'], '-q', '-t', 'ed25519', '-N', '', '-C', self.token,
-                 '-f', str(self._directory / name))
+    def _start_daemons(self):
         public = (self._directory / 'host_key.pub').read_text()
         (self._directory / 'known_hosts').write_text(
             ''.join(f'{host.name},{host.address} {public}' for host in self.hosts))
-        config = self._directory / 'ssh_config'
-        config.write_text(_SSH_CONFIG.format(directory=self._directory, connect=_CONNECT_S))
-        # horovodrun calls plain `ssh` and has no option for a configuration file.
-        wrapper = self._directory / 'bin' / 'ssh'
-        wrapper.parent.mkdir()
-        wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(self._tools["ssh"])} -F {config} "$@"\n')
-        wrapper.chmod(0o755)
-        (self._directory / 'home').mkdir()
-
-    def _start_daemons(self):
-        _PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
         for i, host in enumerate(self.hosts):
             config = self._directory / (host.name + '.sshd_config')
-            config.write_text(_SSHD_CONFIG.format(address=host.address, directory=self._directory))
+            config.write_text(SSHD_CONFIG.format(address=host.address, port=22, directory=self._directory))
             daemon = jobs.start_command(self.argv(i, [self._tools['sshd'], '-D', '-e', '-f', str(config)]))
             self._undo.callback(daemon.close)
             self._daemons.append(daemon)
@@ -118,19 +121,9 @@ class EmulatedCluster(Network):
         return {daemon.pid for daemon in self._daemons}
 
     def start(self, host_index, argv, env=None, body=None):
-        """Start a command on a host.
+        """Start a command on a host, as `jobs.start_command` does.
 
-        Parameters
-        ----------
-        host_index : int
-        argv : list of str
-        env, body
-            As for `jobs.start_command`. HOME is a temporary directory, so that nothing reads or writes the user's
-            ssh settings or horovodrun's cache.
-
-        Returns
-        -------
-        jobs.Job
+        HOME is a temporary directory, so that nothing reads or writes the user's ssh settings or horovodrun's cache.
         """
         path = os.pathsep.join([str(self._directory / 'bin'), os.environ.get('PATH', os.defpath)])
         settings = {'PATH': path, 'HOME': str(self._directory / 'home')}
@@ -140,18 +133,9 @@ class EmulatedCluster(Network):
         return job
 
     def run(self, host_index, argv, env=None, timeout=120, body=None, settle=True):
-        """Run a command on a host to its end; parameters as for `start`.
+        """Run a command on a host to its end; return its `jobs.Result`.
 
-        Parameters
-        ----------
-        timeout : float
-            Seconds.
-        settle : bool
-            Whether to check, as `assert_idle` does, that nothing is left running on any host.
-
-        Returns
-        -------
-        jobs.Result
+        With `settle`, check, as `assert_idle` does, that nothing is left running on any host.
         """
         with self.start(host_index, argv, env=env, body=body) as job:
             result = job.wait(timeout)
@@ -165,20 +149,21 @@ class EmulatedCluster(Network):
 
     def assert_idle(self, grace=jobs.GRACE_S):
         """Assert that, after a grace in seconds, no process but its sshd runs on any host."""
-        deadline = time.monotonic() + grace
-        while True:
-            left = [(host.name, pid) for host in self.hosts
+        def other_processes():
+            return [(host.name, pid) for host in self.hosts
                     for pid in self.pids(host.namespace) if pid not in self.daemons]
-            if not left:
-                return
-            if time.monotonic() > deadline:
-                break
+
+        deadline = time.monotonic() + grace
+        left = other_processes()
+        while left and time.monotonic() < deadline:
             time.sleep(0.05)
+            left = other_processes()
+        if not left:
+            return
         lines = []
         for name, pid in left:
             with contextlib.suppress(OSError):
                 words = Path(f'/proc/{pid}/cmdline').read_bytes().replace(b'\0', b' ').decode(errors='replace')
                 lines.append(f'  {name} pid {pid}: {words:.200}')
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, 9)
+            send_signal(pid, signal.SIGKILL)
         raise AssertionError(f'still running on the hosts {grace:g} s after the job:\n' + '\n'.join(lines))

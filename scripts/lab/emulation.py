@@ -16,11 +16,14 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 import uuid
 from pathlib import Path
 from typing import List, NamedTuple, Optional, Sequence, Tuple
+
+from .processes import send_signal
 
 INTERFACE = 'e0'
 
@@ -80,24 +83,9 @@ def run(*words: str) -> str:
 
 
 def find_tools(packages: dict, caller: str) -> dict:
-    """Find commands, also where only root looks.
+    """Return the paths of commands, by name, also of those where only root looks; `packages` are Debian's, by command.
 
-    Parameters
-    ----------
-    packages : dict of str to str
-        Debian package by command.
-    caller : str
-        What needs them, for the message.
-
-    Returns
-    -------
-    dict of str to str
-        Path by command.
-
-    Raises
-    ------
-    EmulationError
-        Not root, or a command is missing: names the package.
+    EmulationError, which says what `caller` lacks, if this is not root, or if a command is missing.
     """
     if os.geteuid() != 0:
         raise EmulationError('%s needs root: network namespaces cannot be made otherwise' % caller)
@@ -113,29 +101,14 @@ def find_tools(packages: dict, caller: str) -> dict:
 class Network:
     """Emulated hosts, from `open`, or the start of a `with` block, to `close`, or its end.
 
-    Parameters
-    ----------
-    hosts : int
-        How many; they are called hosta, hostb, ...
-    mbit_per_s : float, optional
-        Rate of every host's link in each direction, in 10^6 bits per second; not limited by default.
-    loopback_names : sequence of int
-        Hosts whose own name leads them to 127.0.1.1, as Debian's installer writes it into /etc/hosts. The other hosts
-        still find them.
-    congestion_control : str
-        TCP's on all hosts, see tcp(7).
+    The hosts are called hosta, hostb, ... `mbit_per_s` is the rate of every host's link in each direction, in 10^6 bits
+    per second; by default it is not limited. `loopback_names` are the numbers of hosts whose own name leads them to
+    127.0.1.1, as Debian's installer writes it into /etc/hosts; the other hosts still find them. `congestion_control` is
+    TCP's on all hosts, see tcp(7). A bridge in the namespace `switch` joins the hosts; host i is at its port
+    ``port<i>``.
 
-    Attributes
-    ----------
-    hosts : list of Host
-    switch : str
-        Namespace of the bridge that joins them; host i is at its port ``port<i>``.
-
-    Raises
-    ------
-    EmulationError
-        On entry: not root, a missing package (named), a congestion control that the kernel does not let namespaces
-        choose, a command that failed (with its message).
+    EmulationError on entry: this is not root, a package is missing (named), the kernel does not let namespaces choose
+    the congestion control, or a command failed (with its message).
     """
 
     def __init__(self, hosts: int, mbit_per_s: Optional[float] = None, loopback_names: Sequence[int] = (),
@@ -236,8 +209,7 @@ class Network:
             if time.monotonic() > deadline:
                 raise EmulationError('processes in namespaces %s survive SIGKILL: %s' % (namespaces, left))
             for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, 9)
+                send_signal(pid, signal.SIGKILL)
             time.sleep(0.05)
 
     def _write_etc(self, index: int) -> None:

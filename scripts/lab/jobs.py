@@ -23,6 +23,7 @@ outlive their launcher, fail the job and are killed by process id. Nothing is ev
 MXHYBRID_TEST_PATIENCE=2 doubles every time limit, for slow machines.
 """
 import contextlib
+import dataclasses
 import os
 import re
 import resource
@@ -33,6 +34,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any, Dict, Optional
 
 from . import processes, reports
 from .launchers import PYTHON_PATH, job_command
@@ -106,25 +108,15 @@ def indented(output, lines=TAIL_LINES):
 class Job:
     """Commands that belong together, and all processes that they start: marked, watched, and ended together.
 
-    A context manager, which ends them at the end of the block, whatever happens there.
-
-    Parameters
-    ----------
-    not_inherited : str
-        A regular expression: variables of this process whose names begin so do not reach the job.
-    env : dict, optional
-        Added to the environment of every command; None as a value removes a name.
-
-    Attributes
-    ----------
-    marker : str
-        What every process of the job carries in its environment.
-    directory : Path
-        For files of the job; it goes when the job does.
+    A context manager, which ends them at the end of the block, whatever happens there.  Variables of this process whose
+    names begin like the regular expression `not_inherited` do not reach the job.  `env` is added to the environment of
+    every command; None as a value removes a name.
     """
 
     def __init__(self, not_inherited, env=None):
+        #: A value that every process of the job carries in its environment.
         self.marker = processes.new_marker()
+        #: A folder for files of the job, which goes when the job does.
         self.directory = Path(tempfile.mkdtemp(prefix='mxhybrid-job-'))
         self.commands = []
         self._environment = _with(
@@ -203,30 +195,19 @@ def _with(environment, *changes):
     return changed
 
 
+@dataclasses.dataclass
 class Result:
-    """The result of a job: its exit status, its output and the reports of its workers.
+    """The result of a job."""
 
-    Attributes
-    ----------
-    returncode : int
-        Exit status of the launcher, negative for a signal.
-    output : str
-        Standard output and error of the whole job, together.
-    seconds : float
-        From the start to the launcher's end.
-    results : dict of int to dict
-        `results[rank][name]`, what each worker gave to `report`. Ranks that reported nothing are absent.
-    """
-
-    def __init__(self, command, returncode, output, seconds, results):
-        self.command = command
-        self.returncode = returncode
-        self.output = output
-        self.seconds = seconds
-        self.results = results
-
-    def __repr__(self):
-        return f'<Result returncode={self.returncode} seconds={self.seconds:.1f} ranks={sorted(self.results)}>'
+    command: str
+    #: The exit status of the launcher, negative for a signal.
+    returncode: Optional[int]
+    #: Standard output and error of the whole job, together.
+    output: str = dataclasses.field(repr=False)
+    #: The seconds from the start to the launcher's end.
+    seconds: float
+    #: The values that each worker gave to `report`, by rank and name. Ranks that reported nothing are absent.
+    results: Dict[int, Dict[str, Any]] = dataclasses.field(repr=False)
 
     def tail(self, lines=TAIL_LINES):
         """str: the last lines of the output."""
@@ -251,13 +232,7 @@ class Result:
 
 
 class LaunchedJob(Job):
-    """A job that one command launches. Made by `start_job` and `start_command`.
-
-    Attributes
-    ----------
-    pid : int
-        Process id of the launcher.
-    """
+    """A job that one command, its launcher, starts. Made by `start_job` and `start_command`."""
 
     def __init__(self, argv, env=None, body=None, cwd=None):
         super().__init__('(HOROVOD|DMLC|MXHYBRID|MXNET|PS)_')
@@ -307,24 +282,10 @@ class LaunchedJob(Job):
         return self.processes(role)
 
     def wait(self, timeout, grace=GRACE_S):
-        """Wait for the end of the job, launcher and all.
+        """Wait for the end of the job, launcher and all; return its `Result`.
 
-        Parameters
-        ----------
-        timeout : float
-            Seconds, from now, that the launcher may take.
-        grace : float
-            Seconds that other processes may take to end after it.
-
-        Returns
-        -------
-        Result
-
-        Raises
-        ------
-        JobFailed
-            If time is up (with the processes still running and, where they can still speak, their Python
-            stacks), or if processes outlive the launcher. They are killed first.
+        The launcher may take `timeout` seconds from now, and other processes `grace` seconds more. Otherwise they are
+        killed, and `JobFailed` names them; if time is up, it shows their Python stacks, where they can still speak.
         """
         try:
             returncode = self._launcher.wait(timeout)
@@ -354,33 +315,15 @@ class LaunchedJob(Job):
 
 
 def start_command(argv, env=None, body=None, cwd=None):
-    """Start any command as a job: marked, captured, in a session of its own, reading from /dev/null.
+    """Start any command as a `LaunchedJob`: marked, captured, in a session of its own, reading from /dev/null.
 
-    Parameters
-    ----------
-    argv : list of str
-    env : dict, optional
-        Added to the environment; None as a value removes a name.
-    body : path, optional
-        The script that workers run, to tell their role.
-    cwd : path, optional
-        A fresh temporary directory by default.
-
-    Returns
-    -------
-    LaunchedJob
+    `body` is the script that workers run, by which their role is known; `env` and `cwd` are as for `run_job`.
     """
     return LaunchedJob([str(word) for word in argv], env=env, body=body, cwd=cwd)
 
 
 def start_job(body, launcher='horovodrun', workers=None, servers=1, args=(), env=None, cwd=None):
-    """Start a job; parameters as for `run_job`.
-
-    Returns
-    -------
-    LaunchedJob
-        To be used in a `with` statement, or closed by hand.
-    """
+    """Start a job, with the parameters of `run_job`; return a `LaunchedJob`, for a `with` statement."""
     env = dict(env or {})
     if launcher == 'horovodrun':
         env.setdefault('MXHYBRID_SERVERS_PER_HOST', str(servers))
@@ -389,38 +332,19 @@ def start_job(body, launcher='horovodrun', workers=None, servers=1, args=(), env
 
 def run_job(body, launcher='horovodrun', workers=None, servers=1, args=(), env=None, timeout=120, grace=GRACE_S,
             cwd=None):
-    """Run a job to its end.
+    """Run a job to its end, and return its `Result`.
 
-    Parameters
-    ----------
-    body : path
-        Python script that every worker runs, with this interpreter.
-    launcher : {'horovodrun', 'launch.py', 'stock-launch.py', 'none'}
-        'launch.py' is scripts/launch.py, 'stock-launch.py' the one in the mxnet wheel (see `STOCK_LAUNCH_WORKS`).
-    workers : int
-        2 by default, 1 without a launcher.
-    servers : int
-        In all under launch.py, per host under horovodrun.
-    args : sequence of str
-        Arguments of the body.
-    env : dict, optional
-        Added to the environment; None as a value removes a name. HOROVOD_*, DMLC_*, MXHYBRID_*, MXNET_* and PS_*
-        are not inherited.
-    timeout : float
-        Seconds for the whole job.
-    grace : float
-        Seconds that processes may outlive their launcher.
-    cwd : path, optional
-        A fresh temporary directory by default.
+    - `body`: the Python script that every worker runs, with this interpreter and the arguments `args`.
+    - `launcher`: 'horovodrun', 'launch.py' (scripts/launch.py), 'none', or 'stock-launch.py', which the mxnet wheel has
+      (see `STOCK_LAUNCH_WORKS`).
+    - `workers`: 2 by default, 1 without a launcher.
+    - `servers`: in all under launch.py, per host under horovodrun.
+    - `env`: added to the environment; None as a value removes a name. HOROVOD_*, DMLC_*, MXHYBRID_*, MXNET_* and PS_*
+      are not inherited.
+    - `timeout`: seconds for the whole job; `grace`: seconds that processes may outlive their launcher.
+    - `cwd`: a fresh temporary directory by default.
 
-    Returns
-    -------
-    Result
-
-    Raises
-    ------
-    JobFailed
-        If the job is out of time or leaves processes behind; never for its exit status (`Result.ok` does that).
+    `JobFailed` if the job is out of time or leaves processes behind; never for its exit status (`Result.ok` does that).
     """
     with start_job(body, launcher, workers, servers, args, env, cwd) as job:
         return job.wait(timeout, grace)

@@ -57,16 +57,9 @@ def job_command(body, launcher='horovodrun', workers=None, servers=1, args=()):
 
 
 def over_hosts(hosts, job, interface='e0'):
-    """list of str: the command line by which horovodrun starts workers on several hosts.
+    """list of str: the command line by which horovodrun starts workers on several hosts, which share an interface.
 
-    Parameters
-    ----------
-    hosts : list of (str, int)
-        Names, and how many workers each gets.
-    job : sequence of str or path
-        What every worker runs, as arguments of this interpreter.
-    interface : str
-        By which the hosts reach each other.
+    `hosts` are pairs of a name and a number of workers; `job` has the arguments of this interpreter in every worker.
     """
     return [sys.executable, HOROVODRUN, '-np', str(sum(count for _, count in hosts)),
             '-H', ','.join('%s:%d' % host for host in hosts), '--gloo', '--network-interface', interface,

@@ -145,13 +145,7 @@ def _whole_symbol(name: str) -> Any:
 
 
 def _gradient_operators(name: str) -> List[str]:
-    """Return the operators that the gradient of an operator consists of, besides itself.
-
-    Raises
-    ------
-    MXNetError
-        It has no gradient.
-    """
+    """Return the operators that the gradient of an operator consists of, besides itself; MXNetError if it has none."""
     symbol = _whole_symbol(name)
     inputs = symbol.list_inputs()
     if not inputs:

@@ -33,18 +33,10 @@ class JobFailed(AssertionError):
 
 
 class Process(NamedTuple):
-    """A running process of a job.
-
-    Attributes
-    ----------
-    pid : int
-    role : str
-        'worker', 'server', 'scheduler' or 'launcher' (everything that serves the launch: the launcher itself,
-        its shells and its middlemen).
-    cmdline : str
-    """
+    """A running process of a job."""
 
     pid: int
+    #: 'worker', 'server', 'scheduler', or 'launcher': the launcher itself, its shells and its middlemen.
     role: str
     cmdline: str
 

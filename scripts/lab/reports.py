@@ -9,6 +9,8 @@ import os
 import pickle
 from pathlib import Path
 
+from .files import replace_file
+
 #: Environment variable with the directory that takes the reports of a job.
 DIRECTORY = 'MXHYBRID_LAB_REPORTS'
 
@@ -19,20 +21,13 @@ if DIRECTORY in os.environ:  # in a body
 def report(rank, **values):
     """Hand results from a body to the test that started its job; call it in a worker, repeatedly if need be.
 
-    A later value of a name replaces an earlier one.
-
-    Parameters
-    ----------
-    rank : int
-    **values
-        NumPy arrays, MXNet arrays, numbers, strings, None, and lists, tuples and dicts of them.
+    Values are NumPy arrays, MXNet arrays, numbers, strings, None, and lists, tuples and dicts of them.  A later value
+    of a name replaces an earlier one.
     """
     path = Path(os.environ[DIRECTORY]) / f'rank{rank}.pickle'
     merged = pickle.loads(path.read_bytes()) if path.exists() else {}
     merged.update({name: _plain(value, name) for name, value in values.items()})
-    scratch = path.with_suffix(f'.{os.getpid()}')
-    scratch.write_bytes(pickle.dumps(merged))
-    os.replace(str(scratch), str(path))
+    replace_file(path, pickle.dumps(merged))
 
 
 def computed_once(store, compute):

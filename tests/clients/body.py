@@ -143,10 +143,9 @@ def compared(client, plan, folder):
     expected = trained_alone(client, alone)
     pairs = list(zip(sum(trained_alone(client, changed, last_bits), []) + values_of(changed),
                      sum(expected, []) + values_of(alone)))
-    shapes = client.shapes if len(client.shapes) > 1 else client.shapes[0]
     axes = [client.batch_axis if len(shape) > 1 else 0 for shape in client.shapes]
     with autograd.record():  # some networks return losses if they are recorded
-        split = mxhybrid.parallelize(split, plan, shapes, batch_axis=axes, dtype=client.dtype)
+        split = mxhybrid.parallelize(split, plan, client.data, batch_axis=axes, dtype=client.dtype)
     trainer, outputs = trainer_of(client, split, 'hybrid'), []
     for step, wholes in enumerate(expected):
         inputs = [share_of(array, axis, split.samples) for array, axis in zip(inputs_of(client, step), axes)]

@@ -32,6 +32,11 @@ class Client(NamedTuple):
     #: Patterns of weights of which `megatron` gives each worker all; None for networks that it does not split.
     whole_weights: Optional[Tuple[str, ...]] = None
 
+    @property
+    def data(self) -> Any:
+        """The shapes as `parallelize` takes them: one input has no list."""
+        return self.shapes if len(self.shapes) > 1 else self.shapes[0]
+
 
 def _vision(name: str, **options: Any) -> Callable[[], Any]:
     def build() -> Any:

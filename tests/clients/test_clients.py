@@ -58,8 +58,7 @@ def test_equals_one_process(name):
 def test_every_operator_has_a_rule_and_keeps_the_samples(name):
     client = CLIENTS[name]
     with mx.autograd.record():
-        network = traced(_with_values(client), client.shapes if len(client.shapes) > 1 else client.shapes[0],
-                         client.batch_axis, client.dtype)
+        network = traced(_with_values(client), client.data, client.batch_axis, client.dtype)
     operators = network.graph.computing
     assert [operator.name for operator in operators if not has_rule(operator)] == []
     losers = [network.dimensions.loser((operator.number, 0)) for operator in operators]
@@ -80,7 +79,7 @@ def test_megatron_splits_the_weights(name):
 def test_is_planned(name):
     client = CLIENTS[name]
     with mx.autograd.record():
-        planner = make_planner(cluster(2), _with_values(client), client.shapes if len(client.shapes) > 1 else
-                          client.shapes[0], batch_axis=client.batch_axis, dtype=client.dtype)
+        planner = make_planner(cluster(2), _with_values(client), client.data, batch_axis=client.batch_axis,
+                               dtype=client.dtype)
     best = planner.search(None, 20)
     assert set(planner.splits(best.plan)) == {operator.number for operator in planner.graph.computing}

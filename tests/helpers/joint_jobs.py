@@ -1,10 +1,11 @@
 """Run several bodies in one job, because starting its processes takes longer than most bodies."""
+import dataclasses
 import json
 import tempfile
 from pathlib import Path
 
 from lab import reports
-from lab.jobs import Result, run_job
+from lab.jobs import run_job
 from lab.processes import JobFailed
 
 RUNNER = Path(__file__).resolve().parent / 'body_runner.py'
@@ -17,26 +18,11 @@ def body(path, *arguments, **environment):
 
 
 def run_together(bodies, *how, ends_badly=(), **options):
-    """Run several bodies in the same workers, one after the other.
+    """Run several bodies, as `body` describes them, in the same workers, one after the other.
 
-    Parameters
-    ----------
-    bodies : dict of str to tuple
-        What `body` returns, by a name, in the order in which they run.
-    *how, **options
-        Launcher, workers and so on, as for `lab.jobs.run_job`.
-    ends_badly : sequence of str, optional
-        What the output says where the last body is to end the job with another status than 0.
-
-    Returns
-    -------
-    dict of str to Result
-        A result for each body, with its reports, and with the output of the whole job.
-
-    Raises
-    ------
-    JobFailed
-        If a body fails; the output names it.
+    Return a `Result` for each body by its name, with its reports, and with the output of the whole job. JobFailed if a
+    body fails; the output names it. The launcher, workers and so on are as for `lab.jobs.run_job`. With `ends_badly`,
+    the last body ends the job with another status than 0, and the output says these words.
     """
     with tempfile.TemporaryDirectory(prefix='mxhybrid-reports-') as directory:
         program = []
@@ -49,8 +35,7 @@ def run_together(bodies, *how, ends_badly=(), **options):
             result.failed(*ends_badly)
         else:
             result.ok()
-        results = {name: Result(result.command, result.returncode, result.output, result.seconds,
-                                reports.read_reports(Path(environment[reports.DIRECTORY])))
+        results = {name: dataclasses.replace(result, results=reports.read_reports(Path(environment[reports.DIRECTORY])))
                    for name, _, _, environment in program}
     for name in list(bodies)[:-1 if ends_badly else None]:
         if not results[name].results:

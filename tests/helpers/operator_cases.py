@@ -1,51 +1,25 @@
 """A small network around each operator that split networks know, with its inputs."""
 import mxnet as mx
 
-from .operator_networks import (
-    EDGES,
-    IDS,
-    MASKED,
-    REALS,
-    SINGLE,
-    attention,
-    attention_between,
-    attention_by_reshape,
-    attention_of_joint_weights,
-    attention_of_one_projection,
-    attention_weights,
-    boxes_of_samples,
-    classes,
-    definite,
-    dense,
-    encoded,
-    heads,
-    infinite_but_in_the_middle,
-    language_model,
-    projection_of_a_projection,
-    read_by_many,
-    regions,
-    sequences,
-    single,
-    threes,
-    two_inputs_behind_each_other,
-)
+from . import operator_networks as networks
+from .operator_networks import EDGES, IDS, MASKED, REALS, SINGLE, classes, definite, dense, single, threes
 
 #: Functions that build a network, with the kinds and shapes of its inputs, and the dimensions that have the samples, if
 #: not the first.
 OPERATORS = {
-    'attention': (attention, [(SINGLE, (4, 4, 12)), (IDS, (4,))], (1, 0)),
-    'attention between': (attention_between, [(SINGLE, (3, 4, 4)), (SINGLE, (4, 4, 8))], (1, 1)),
-    'attention by reshape': (attention_by_reshape, [(REALS, (3, 4, 6)), (IDS, (3, 4, 4))]),
-    'attention of one projection': (attention_of_one_projection, [(REALS, (3, 4, 5))]),
-    'attention of joint weights': (attention_of_joint_weights, [(REALS, (4, 3, 5))], (1,)),
-    'attention of two projections': (projection_of_a_projection, [(REALS, (3, 4, 5))]),
-    'attention weights': (attention_weights, [(REALS, (3, 4, 6))]),
-    'heads': (heads, [(REALS, (4, 4, 4))]),
-    'sequences': (sequences, [(REALS, (4, 4, 3)), (IDS, (4,))], (1, 0)),
+    'attention': (networks.attention, [(SINGLE, (4, 4, 12)), (IDS, (4,))], (1, 0)),
+    'attention between': (networks.attention_between, [(SINGLE, (3, 4, 4)), (SINGLE, (4, 4, 8))], (1, 1)),
+    'attention by reshape': (networks.attention_by_reshape, [(REALS, (3, 4, 6)), (IDS, (3, 4, 4))]),
+    'attention of one projection': (networks.attention_of_one_projection, [(REALS, (3, 4, 5))]),
+    'attention of joint weights': (networks.attention_of_joint_weights, [(REALS, (4, 3, 5))], (1,)),
+    'attention of two projections': (networks.projection_of_a_projection, [(REALS, (3, 4, 5))]),
+    'attention weights': (networks.attention_weights, [(REALS, (3, 4, 6))]),
+    'heads': (networks.heads, [(REALS, (4, 4, 4))]),
+    'sequences': (networks.sequences, [(REALS, (4, 4, 3)), (IDS, (4,))], (1, 0)),
     'sequences of samples': (lambda x, n: mx.sym.SequenceLast(mx.sym.SequenceMask(
         mx.sym.tanh(x), n, use_sequence_length=True, axis=1), mx.sym.clip(n, 1, 4), use_sequence_length=True, axis=1),
         [(REALS, (4, 4, 3)), (IDS, (4,))]),
-    'two inputs behind each other': (two_inputs_behind_each_other, [(REALS, (5, 4)), (REALS, (5, 4))]),
+    'two inputs behind each other': (networks.two_inputs_behind_each_other, [(REALS, (5, 4)), (REALS, (5, 4))]),
     'dot': (lambda x: mx.sym.dot(mx.sym.dot(mx.sym.tanh(x), mx.sym.var('w', shape=(3, 4))), mx.sym.var(
         'v', shape=(5, 4)), transpose_b=True), [(REALS, (4, 3, 3))]),
     'dot of the first dimension': (lambda x: mx.sym.dot(mx.sym.var('w', shape=(4, 3)), mx.sym.dot(
@@ -161,7 +135,7 @@ OPERATORS = {
         for at, options in enumerate(({}, {'eps': 0.003}))]), [(REALS, (4, 4, 3, 2))]),
     'elements between others': (lambda x, y: mx.sym.BilinearSampler(mx.sym.tanh(x), mx.sym.tanh(y)),
                                 [(REALS, (2, 3, 4, 5)), (REALS, (2, 2, 3, 6))]),
-    'regions': (lambda x, at: mx.sym.Group([make(mx.sym.tanh(x), regions(at)) * 2 for make in (
+    'regions': (lambda x, at: mx.sym.Group([make(mx.sym.tanh(x), networks.regions(at)) * 2 for make in (
         lambda images, boxes: mx.sym.ROIPooling(images, boxes, pooled_size=(2, 3), spatial_scale=0.5),
         lambda images, boxes: mx.sym.contrib.ROIAlign(images, boxes, pooled_size=(2, 2), spatial_scale=0.7,
                                                       sample_ratio=2),
@@ -171,7 +145,7 @@ OPERATORS = {
     'moved windows': (lambda x, offset: mx.sym.contrib.DeformableConvolution(
         mx.sym.tanh(x), mx.sym.tanh(offset), kernel=(2, 2), num_filter=3, name='conv'),
         [(SINGLE, (3, 2, 4, 5)), (SINGLE, (3, 8, 3, 4))]),
-    'boxes of samples': (boxes_of_samples, [(SINGLE, (3, 2, 3, 2)), (IDS, (3, 2, 5))]),
+    'boxes of samples': (networks.boxes_of_samples, [(SINGLE, (3, 2, 3, 2)), (IDS, (3, 2, 5))]),
     'boxes that overlap': (lambda x: mx.sym.BlockGrad(mx.sym.contrib.box_nms(
         mx.sym.abs(x), overlap_thresh=0.3, coord_start=1, score_index=0, id_index=-1, topk=3)),
         [(EDGES, (2, 3, 5, 5))]),
@@ -179,7 +153,7 @@ OPERATORS = {
                           [(EDGES, (3, 2, 4)), (REALS, (3, 4))]),
     'boxes by anchors': (lambda x, y: mx.sym.Group([
         mx.sym.BlockGrad(one) for one in [mx.sym.contrib.box_decode(x, mx.sym.abs(mx.sym.slice_axis(
-            y, axis=0, begin=0, end=1))), *encoded(x, y)]]),
+            y, axis=0, begin=0, end=1))), *networks.encoded(x, y)]]),
         [(SINGLE, (3, 4, 4)), (SINGLE, (3, 4, 4))]),
     'matches': (lambda x: mx.sym.Group([mx.sym.BlockGrad(one) for one in mx.sym.contrib.bipartite_matching(
         mx.sym.tanh(x), threshold=0.1)]), [(REALS, (3, 4, 2))]),
@@ -244,7 +218,7 @@ OPERATORS = {
     'a product of samples': (lambda x: mx.sym.broadcast_add(mx.sym.tanh(x), mx.sym.transpose(x)), [(REALS, (4, 4))]),
     'statistics of a norm': (lambda x: mx.sym.Group([one if at == 0 else mx.sym.BlockGrad(one) for at, one in enumerate(
         mx.sym.LayerNorm(x, axis=-1, output_mean_var=True, name='norm'))]), [(REALS, (4, 3, 5))]),
-    'language model': (language_model, [(IDS, (5, 3)), (IDS, (5, 3))]),
+    'language model': (networks.language_model, [(IDS, (5, 3)), (IDS, (5, 3))]),
     'softmax along any axis': (lambda x: mx.sym.softmax(x * 3, axis=1, temperature=2.0), [(REALS, (3, 5, 4))]),
     'softmax in float32': (lambda x: mx.sym.Group([
         mx.sym.softmax(x * 3, axis=1, temperature=2.0), mx.sym.log_softmax(mx.sym.tanh(x), axis=-1),
@@ -276,10 +250,10 @@ OPERATORS = {
     'log of softmax of masked rows': (lambda x: mx.sym.clip(mx.sym.log_softmax(x, axis=1), -50, 50),
                                       [(MASKED, (4, 8))]),
     'pick beside infinities': (lambda x, at: mx.sym.pick(mx.sym.transpose(x) * 2, at, axis=1),
-                               [(infinite_but_in_the_middle, (7, 7)), (threes, (7,))]),
+                               [(networks.infinite_but_in_the_middle, (7, 7)), (threes, (7,))]),
     'embedding beside infinities': (lambda at, table: mx.sym.Embedding(
         at, table * 2, input_dim=7, output_dim=5, name='embed'),
-        [(threes, (7, 3)), (infinite_but_in_the_middle, (7, 5))]),
+        [(threes, (7, 3)), (networks.infinite_but_in_the_middle, (7, 5))]),
     'learned slopes at zeros': (lambda x: mx.sym.LeakyReLU(x, act_type='prelu', name='prelu'), [(EDGES, (4, 3, 2, 2))]),
     'activations at zeros': (lambda x: mx.sym.Group([
         mx.sym.relu(x), mx.sym.Activation(x, act_type='relu'), mx.sym.abs(x), mx.sym.sign(x),
@@ -289,11 +263,11 @@ OPERATORS = {
     'ties of largest elements': (lambda x: mx.sym.Group([
         mx.sym.max(x, axis=1), mx.sym.min(x, axis=1), mx.sym.prod(x, axis=1),
         mx.sym.Pooling(x, kernel=(3, 3), pad=(1, 1), pool_type='max')]), [(EDGES, (4, 3, 6, 6))]),
-    'many readers': (lambda x: read_by_many(mx.sym.tanh(x)), [(REALS, (4, 5))]),
-    'many readers of data': (read_by_many, [(REALS, (4, 5))]),
+    'many readers': (lambda x: networks.read_by_many(mx.sym.tanh(x)), [(REALS, (4, 5))]),
+    'many readers of data': (networks.read_by_many, [(REALS, (4, 5))]),
     'many readers that are several operators': (lambda x: mx.sym.Group([mx.sym.clip(x, 0, 0.5)] + [
         mx.sym.LeakyReLU(x, act_type='prelu', name='prelu%d' % at) for at in range(5)]), [(REALS, (4, 5))]),
-    'many readers of a weight': (lambda x: mx.sym.Group([mx.sym.broadcast_mul(x, one) for one in read_by_many(
+    'many readers of a weight': (lambda x: mx.sym.Group([mx.sym.broadcast_mul(x, one) for one in networks.read_by_many(
         mx.sym.var('scale', shape=(1, 5)))]), [(REALS, (4, 5))]),
     'loss of a mean': (lambda x: mx.sym.make_loss(mx.sym.mean(mx.sym.square(dense(x)))), [(REALS, (5, 4))]),
     'loss of a sum': (lambda x: mx.sym.MakeLoss(mx.sym.sum(mx.sym.square(dense(x))), grad_scale=0.5),

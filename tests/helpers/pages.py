@@ -18,20 +18,14 @@ def blocks_of(text):
     return re.findall(r'^```(\w*)\n(.*?)^```$', text, re.MULTILINE | re.DOTALL)
 
 
-def only_python(page):
-    """str: the one Python program of a page."""
-    program, = (text for language, text in blocks_of(PAGES[page]) if language == 'python')
-    return program
-
-
-def first_python(page):
-    """str: the first Python program of a page."""
-    return next(text for language, text in blocks_of(PAGES[page]) if language == 'python')
+def code_of(page, language='python'):
+    """list of str: the code blocks of a page in a language."""
+    return [text for its_language, text in blocks_of(PAGES[page]) if its_language == language]
 
 
 BLOCKS = [block for text in PAGES.values() for block in blocks_of(text)]
 #: The train.py of all commands.
-SCRIPT = first_python('docs/launching.md')
+SCRIPT = code_of('docs/launching.md')[0]
 
 
 def commands():
@@ -94,5 +88,5 @@ def run(env, words, folder):
 
 def written_cluster():
     """str: the cluster file that docs/planner.md shows."""
-    text, = (text for language, text in blocks_of(PAGES['docs/planner.md']) if language == 'json')
+    text, = code_of('docs/planner.md', 'json')
     return text

@@ -2,10 +2,9 @@
 import json
 import signal
 import sys
-import time
 
 import pytest
-from lab import jobs, processes
+from lab import jobs
 from lab.emulation import INTERFACE, Network, run
 from lab.launchers import SCRIPTS
 
@@ -57,10 +56,8 @@ def test_two_hosts(tmp_path):
 @pytest.mark.parametrize('how', [signal.SIGINT, signal.SIGTERM])
 def test_nothing_stays_after_a_signal(how):
     with jobs.start_command(BENCH + SMALL + ['--contenders', 'hybrid']) as job:
-        deadline = time.monotonic() + 60
-        while sum('lab.benchmark.worker' in process.cmdline for process in job.processes()) < 4:
-            assert time.monotonic() < deadline, processes.format_processes(job.processes())
-            time.sleep(0.05)
+        job.wait_until(lambda: sum('lab.benchmark.worker' in process.cmdline for process in job.processes()) >= 4, 60,
+                       'four workers')
         assert len(traces('mxhybrid-%d-' % job.pid)) >= 3
         job.kill(job.pid, how)
         result = job.wait(timeout=60).failed('interrupted by %s' % how.name)

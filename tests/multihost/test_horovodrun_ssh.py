@@ -24,7 +24,7 @@ def horovodrun(job=(BODY,)):
 @pytest.fixture(scope='module')
 def expected():
     """Weights after training on the joint batches in one process, with MXNet's own store."""
-    return jobs.run_job(BODY, 'none', args=['--kvstore', 'local']).ok().results[0]['weights']
+    return jobs.run_job(BODY, 'none', args=['local']).ok().results[0]['weights']
 
 
 def test_trains_like_one_process(cluster, expected):

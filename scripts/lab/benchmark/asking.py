@@ -12,20 +12,8 @@ from lab.processes import JobFailed
 def ask(module: str, question: Any, seconds: float, check: Callable[[], None]) -> Any:
     """Run a module of this package with a question as JSON; return the JSON in its last line of output.
 
-    Parameters
-    ----------
-    module : str
-        The name of the module in this package.
-    question : JSON
-    seconds : float
-        Time limit.
-    check : callable
-        Raise the exception of a signal that came meanwhile.
-
-    Raises
-    ------
-    JobFailed
-        The module fails, or takes too long.
+    JobFailed if the module fails, or takes longer than `seconds`.  `check` raises the exception of a signal that came
+    meanwhile.
     """
     environment = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=os.pathsep.join([str(REPOSITORY), str(SCRIPTS)]))
     try:

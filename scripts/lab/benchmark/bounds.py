@@ -12,21 +12,14 @@ from .workloads import BATCHES, Workload
 
 
 class Bound(NamedTuple):
-    """Per step, averaged over batches.
+    """The lower bound of a step, averaged over batches."""
 
-    Attributes
-    ----------
-    rows : float
-        Rows in the union of one host's workers, over all tables, mean over hosts.
-    sent, received : float
-        Bytes over the link of the busiest host.
-    seconds : float or None
-        Time that the link needs for them, None without a rate.
-    """
-
+    #: Rows in the union of a host's workers, over all tables; mean over hosts.
     rows: float
+    #: Bytes over the link of the busiest host.
     sent: float
     received: float
+    #: The time that the link needs for them; None without a rate.
     seconds: Optional[float]
 
 
@@ -46,16 +39,7 @@ def host_unions(workload: Workload, hosts: int, workers: int, batch: int) -> Dic
 
 
 def lower_bound(workload: Workload, hosts: int, workers: int, mbit_per_s: Optional[float] = None) -> Bound:
-    """The bound of a job.
-
-    Parameters
-    ----------
-    workload : Workload
-    hosts, workers : int
-        Hosts, and workers on each.
-    mbit_per_s : float, optional
-        Rate of each link, 10^6 bits per second.
-    """
+    """Return the bound of a job of `workers` workers on each of `hosts` hosts, with links of a rate if it is given."""
     rows, moved = [], []
     for batch in range(BATCHES):
         unions = host_unions(workload, hosts, workers, batch)

@@ -14,13 +14,14 @@ import time
 from typing import Any, Callable, Dict, Iterable, List, Optional
 
 from lab.emulation import CONGESTION_CONTROL, MAX_HOSTS, EmulationError
+from lab.files import replace_file
 from lab.processes import JobFailed
 
 from . import launching, links, report
+from .comparison import Comparison
 from .exchange import Exchange
 from .interruption import Interrupted, Signals
 from .layers import CASES, Layers
-from .limits import Limited
 from .model_steps import TASKS
 from .models import Models
 from .pipeline import NAME as PIPELINE, SAMPLES, Pipeline
@@ -28,24 +29,21 @@ from .plans import CASES as PLAN_NAMES, NAME as PLANS, Plans
 from .recovery import NAME as RECOVERY, run as run_recovery
 from .starts import NAME as START, run as run_starts
 from .tables import NAME as TABLES, PARTS, run as run_tables
-from .testbeds import Emulated, Loopback
+from .testbeds import Emulated, Limited, Loopback
 from .training import NAME, Training
 from .workloads import WORKLOADS
 
 OVERHEAD = 'overhead'
 
 
-def _counts(text: str) -> List[int]:
-    counts = [int(part) for part in text.split(',')]
-    if not counts or min(counts) < 1:
-        raise ValueError(text)
-    return counts
-
-
 def _positive(text: str) -> int:
     if int(text) < 1:
         raise ValueError(text)
     return int(text)
+
+
+def _counts(text: str) -> List[int]:
+    return [_positive(part) for part in text.split(',')]
 
 
 def _rate(text: str) -> float:
@@ -173,14 +171,17 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run_hosts(args: argparse.Namespace, kind: Any, hosts: int, mbit: Optional[float], signals: Signals
+def run_hosts(args: argparse.Namespace, kind: Comparison, hosts: int, mbit: Optional[float], signals: Signals
               ) -> Dict[str, Any]:
-    """All contenders on one number of hosts with links of one rate, in turn, round after round."""
+    """Run all contenders on a number of hosts with links of a rate, in turn, round after round."""
     left_out = {name: reason for name, reason in kind.skipped(hosts).items() if name in args.contenders}
     rounds: Dict[str, List[Dict[str, Any]]] = {name: [] for name in args.contenders if name not in left_out}
-    with signals.deferred(), Loopback() if mbit is None else Limited(
-            hosts, mbit, args.tcp, args.share) if args.workload == PIPELINE or args.share is not None else Emulated(
-                hosts, mbit, args.tcp) as testbed:
+    testbed: Any = Loopback()
+    if mbit is not None and (args.workload == PIPELINE or args.share is not None):
+        testbed = Limited(hosts, mbit, args.tcp, args.share)
+    elif mbit is not None:
+        testbed = Emulated(hosts, mbit, args.tcp)
+    with signals.deferred(), testbed:
         for number in range(args.rounds):
             for name, done in rounds.items():
                 started = time.monotonic()
@@ -191,9 +192,8 @@ def run_hosts(args: argparse.Namespace, kind: Any, hosts: int, mbit: Optional[fl
     contenders = {name: report.over_rounds(done, kind.units(hosts)) for name, done in rounds.items()}
     report.add_ratios(contenders)
     return {'hosts': hosts, 'workers': args.workers, 'mbit': mbit, 'unit': kind.unit, 'units': kind.units(hosts),
-            'model': kind.describe(), 'width': getattr(kind, 'width', 1), 'skipped': left_out,
-            'bound': kind.bound(hosts, mbit), 'contenders': contenders,
-            'told': kind.told(contenders)}
+            'model': kind.describe(), 'width': kind.width, 'skipped': left_out, 'bound': kind.bound(hosts, mbit),
+            'contenders': contenders, 'told': kind.told(contenders)}
 
 
 def _settings(args: argparse.Namespace) -> Dict[str, Any]:
@@ -222,21 +222,16 @@ def _draw(result: Dict[str, Any], file: str) -> None:
 def main(argv: Optional[List[str]] = None) -> int:
     """Run the benchmark; returns the exit status."""
     args = parse(argv)
-    if args.plot:
-        from . import plot
+    for option, picture in (('--plot', args.plot), ('--links', args.links)):
+        if picture:
+            from mxhybrid.base.errors import InputError  # which brings MXNet into this process
+            from mxhybrid.base.figures import check_figure
 
-        if not plot.available():
-            say('bench: --plot needs matplotlib: pip install matplotlib, or leave --plot out')
-            return 2
-    if args.links:
-        from mxhybrid.base.errors import InputError  # which brings MXNet into this process
-        from mxhybrid.base.figures import check_figure
-
-        try:
-            check_figure(args.links)
-        except InputError as error:
-            say('bench: --links %s' % error)
-            return 2
+            try:
+                check_figure(picture)
+            except InputError as error:
+                say('bench: %s %s' % (option, error))
+                return 2
     if args.saved:
         with open(args.saved) as file:
             _draw(json.load(file), args.plot)
@@ -246,7 +241,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     def keep(runs: List[Dict[str, Any]]) -> None:
         result['runs'] += runs
         if args.json:
-            _write(result, args.json)
+            replace_file(args.json, json.dumps(result, indent=1))
 
     if args.workload == OVERHEAD:
         from .overhead import run  # which trains in this very process
@@ -282,10 +277,9 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 def _compare(args: argparse.Namespace, signals: Signals, result: Dict[str, Any],
              keep: Callable[[List[Dict[str, Any]]], None]) -> None:
-    kind: Any = (Models(args) if args.workload in TASKS else
-                 Training(args) if args.workload == NAME else
-                 Pipeline(args) if args.workload == PIPELINE else
-                 Layers(args) if args.workload in CASES else Exchange(args))
+    kinds: Dict[str, Callable[..., Comparison]] = {
+        NAME: Training, PIPELINE: Pipeline, **dict.fromkeys(TASKS, Models), **dict.fromkeys(CASES, Layers)}
+    kind = kinds.get(args.workload, Exchange)(args)
     for hosts, mbit in itertools.product(args.hosts, args.mbit):
         figures = run_hosts(args, kind, hosts, mbit, signals)
         _print_run(args, figures, result['settings'])
@@ -293,12 +287,6 @@ def _compare(args: argparse.Namespace, signals: Signals, result: Dict[str, Any],
     if len(result['runs']) > 1:
         print('\n%s, %d workers a host: seconds a step (CPU seconds), the fastest marked\n%s'
               % (args.workload, args.workers, report.grid(result['runs'])), flush=True)
-
-
-def _write(result: Dict[str, Any], path: str) -> None:
-    with open(path + '.part', 'w') as file:
-        json.dump(result, file, indent=1)
-    os.replace(path + '.part', path)
 
 
 def _print_run(args: argparse.Namespace, run: Dict[str, Any], settings: Dict[str, Any]) -> None:

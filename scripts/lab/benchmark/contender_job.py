@@ -32,19 +32,10 @@ sys.stdin.read()
 
 
 class ContenderJob(Job):
-    """The processes of one job.
+    """The processes of one job on a testbed, with `workers` workers on each of `hosts` hosts.
 
-    Parameters
-    ----------
-    testbed : testbeds.Emulated or testbeds.Loopback
-    hosts, workers : int
-        Hosts, and workers on each.
-    timeout : float
-        Seconds that the whole job may take.
-    extra : dict of str to str
-        Environment variables for all processes, which win over all others.
-    check : callable
-        Called again and again while the job waits; may raise.
+    The whole job may take `timeout` seconds.  The environment variables `extra` win over all others.  `check` is called
+    again and again while the job waits, and may raise.
     """
 
     def __init__(self, testbed: Any, hosts: int, workers: int, timeout: float, extra: Dict[str, str],
@@ -135,13 +126,7 @@ class ContenderJob(Job):
         self._wait_until((self.directory / name).exists, 'the workers to be warm')
 
     def wait(self) -> None:
-        """Wait until all workers have ended with 0.
-
-        Raises
-        ------
-        JobFailed
-            One did not, or time is up.
-        """
+        """Wait until all workers have ended with 0; JobFailed if one did not, or if time is up."""
         self._wait_until(lambda: all(worker.poll() == 0 for worker in self._workers), 'the workers to end')
 
     def wait_for_helpers(self) -> None:

@@ -21,21 +21,11 @@ def row_sparse(ids: np.ndarray, rows: np.ndarray, shape: tuple) -> Any:
 
 
 class Contender:
-    """A worker's part in one way to exchange gradients.
-
-    Parameters
-    ----------
-    workload : Workload
-    rank, size : int
-
-    Attributes
-    ----------
-    phases : dict of str to float
-        Seconds that this worker has spent in each part of its steps, where the parts are told apart.
-    """
+    """A worker's part in one way to exchange gradients."""
 
     def __init__(self, workload: Workload, rank: int, size: int):
         self.workload, self.rank, self.size = workload, rank, size
+        #: The seconds that this worker has spent in each part of its steps, where the parts are told apart.
         self.phases: Dict[str, float] = {}
         self.drawn = [workload.draw(batch, rank) for batch in range(BATCHES)]
         self.unique = [{name: np.unique(ids) for name, ids in drawn.items()} for drawn in self.drawn]
@@ -135,13 +125,11 @@ class _Store(Contender):
             if isinstance(parameter, Table):
                 self._push_rows(key, parameter, batch)
             else:
-                self._push_dense(key, parameter, next(dense))
+                weight = self._weights[parameter.name]
+                self.store.pushpull(key, [next(dense)], out=[weight], priority=-key)
 
     def _push_rows(self, key: int, table: Table, batch: int) -> None:
         self.store.push(key, [self._gradients[batch][table.name]], priority=-key)
-
-    def _push_dense(self, key: int, parameter: Dense, gradient: Any) -> None:
-        self.store.pushpull(key, [gradient], out=[self._weights[parameter.name]], priority=-key)
 
     def barrier(self) -> None:
         self.store._barrier()

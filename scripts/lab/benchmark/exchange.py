@@ -9,7 +9,7 @@ from lab.processes import JobFailed
 
 from . import launching, links, report
 from .bounds import lower_bound
-from .contender_job import ContenderJob
+from .comparison import Comparison
 from .gradients import ROUNDOFF, Expected, differences
 from .worker import make_workload
 from .workloads import BATCHES, WORKLOADS, Workload, step_batch
@@ -43,45 +43,28 @@ def widest(workload: Workload, workers: int, free: int) -> float:
     return next((width for width in _WIDTHS if job_bytes(width) <= _JOB_SHARE * free), _WIDTHS[-1])
 
 
-class Exchange:
-    """The benchmark of an exchange of gradients, which `cli` runs.
-
-    Parameters
-    ----------
-    args : argparse.Namespace
-        The command line.
-    """
+class Exchange(Comparison):
+    """The benchmark of an exchange of gradients."""
 
     def __init__(self, args: argparse.Namespace):
-        self._args = args
-        #: Factor on the published width of all arrays, one for all numbers of hosts: a curve compares equal models.
+        super().__init__(args)
+        # One width for all numbers of hosts: a curve compares equal models.
         self.width = getattr(args, 'width_scale', None) or widest(
             WORKLOADS[args.workload].shrunk(args.shrink), max(args.hosts) * args.workers, available_bytes())
         self._spec = {'workload': args.workload, 'shrink': args.shrink, 'width_scale': self.width,
-                      'workers': args.workers, 'warmup': args.warmup, 'steps': args.steps}
+                      'warmup': args.warmup, 'steps': args.steps}
         self._workload = make_workload(self._spec)
-        self.unit = self._workload.unit
-
-    def units(self, hosts: int) -> int:
-        """Words, images or samples that all workers handle in a step."""
-        return self._workload.units * hosts * self._args.workers
+        self.unit, self.worker_units = self._workload.unit, self._workload.units
 
     def describe(self) -> str:
-        """Size of the model."""
         return 'an exchange without training; width %g of the published model, dense %.1f MB, tables %.0f MB' % (
             self.width, self._workload.dense_bytes / report.MB, self._workload.table_bytes / report.MB)
 
-    def bound(self, hosts: int, mbit: Optional[float]) -> Dict[str, Any]:
-        """The lower bound, in the form of a contender's figures."""
+    def bound(self, hosts: int, mbit: Optional[float]) -> Optional[Dict[str, Any]]:
         bound = lower_bound(self._workload, hosts, self._args.workers, mbit)
         return report.bound_row(bound, self.units(hosts))
 
-    def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:
-        """Return an empty text: the table says everything."""
-        return []
-
     def skipped(self, hosts: int) -> Dict[str, str]:
-        """Contenders that cannot take part, and why."""
         reasons = {'torchrec': launching.FOR_RECOMMENDERS}
         workload, size = self._workload, hosts * self._args.workers
         if not workload.tables:
@@ -97,31 +80,19 @@ class Exchange:
         return reasons
 
     def run(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
-        """Run one contender's job and return its figures; `check` is called while it waits, and may raise.
-
-        Raises
-        ------
-        JobFailed
-            The job did not come to its end, or its sums are wrong.
-        """
         args = self._args
-        with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check) as job:
-            spec = dict(self._spec, hosts=hosts, contender=contender, interface=testbed.counted,
-                        directory=str(job.directory))
+        with self._job(testbed, hosts, check) as job:
             if args.links:
                 job.start_sampler()
-            launching.start(job, contender, launching.WORKER, launching.worker_environment(spec), args.torch_python)
-            job.wait()
-            readings = job.readings()
+            readings = launching.measure(job, contender, self._spec, args.torch_python)
             samples = job.samples() if args.links else None
-            job.wait_for_helpers()
         self._check(hosts * args.workers, contender, readings)
         figures = report.one_round(readings, args.steps)
         if samples is not None:
-            starts = [0.0] + readings[0]['ends']
-            number = links.median_step(readings[0]['ends'])
-            figures['links'] = links.use_of_step(samples, readings[0]['started'] + starts[number],
-                                                 readings[0]['started'] + starts[number + 1], testbed.mbit)
+            ends = [0.0] + readings[0]['ends']
+            step = links.median_step(readings[0]['ends'])
+            start, end = (readings[0]['started'] + ends[at] for at in (step, step + 1))
+            figures['links'] = links.use_of_step(samples, start, end, testbed.mbit)
         return figures
 
     def _check(self, size: int, contender: str, readings: List[Dict[str, Any]]) -> None:

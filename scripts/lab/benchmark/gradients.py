@@ -39,19 +39,10 @@ def checksum(rows: np.ndarray) -> Checksum:
 
 
 class Expected:
-    """Sums over all workers, from ids alone.
-
-    Parameters
-    ----------
-    workload : Workload
-    size : int
-        Number of workers.
-    times : dict of int to int
-        How often each batch was exchanged.
-    """
+    """Sums over a number of workers, from ids alone; `times` are the numbers of exchanges of each batch."""
 
     def __init__(self, workload: Workload, size: int, times: Dict[int, int]):
-        self._workload, self._size = workload, size
+        self._size = size
         self._steps = sum(times.values())
         self._sums: Dict[str, Tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         drawn = {(batch, rank): workload.draw(batch, rank) for batch in times for rank in range(size)}

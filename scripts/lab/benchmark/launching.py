@@ -2,7 +2,7 @@
 import json
 import subprocess
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from . import rendezvous
 from .contender_job import ContenderJob
@@ -20,8 +20,6 @@ FOR_RECOMMENDERS = 'it only trains recommenders'
 #: The types to which contenders round values before they travel.
 ROUNDED = {'hybrid_float16': 'float16', 'hybrid_int8': 'int8'}
 
-WORKER = ['-m', 'lab.benchmark.worker']
-
 _GLOO_TIMEOUT_S = 300
 
 
@@ -29,16 +27,8 @@ def start(job: ContenderJob, contender: str, argv: List[str], env: Dict[str, str
           torch_python: Optional[str] = None) -> None:
     """Start all processes of a job.
 
-    Parameters
-    ----------
-    job : ContenderJob
-    contender : str
-    argv : list of str
-        Arguments of the interpreter in every worker.
-    env : dict of str to str
-        For the workers; the rank is added.
-    torch_python : str, optional
-        Interpreter for PyTorch's contenders.
+    The interpreter of each worker, which is `torch_python` for PyTorch's contenders, has the arguments `argv`, and the
+    variables `env` and that of its rank.
     """
     network, size = job.testbed, job.hosts * job.workers
     on_one_host = isinstance(network, Loopback)
@@ -75,6 +65,17 @@ def start(job: ContenderJob, contender: str, argv: List[str], env: Dict[str, str
         job.start_worker(rank, [python] + argv, dict(values, **env, MXHYBRID_BENCH_RANK=str(rank)))
 
 
+def measure(job: ContenderJob, contender: str, spec: Dict[str, Any], torch_python: Optional[str] = None,
+            after_start: Callable[[], None] = lambda: None) -> List[Dict[str, Any]]:
+    """Run the workers of a job, whose task is `spec`, to their end; return their readings."""
+    spec = {'contender': contender, 'hosts': job.hosts, 'workers': job.workers, 'interface': job.testbed.counted,
+            'directory': str(job.directory), **spec}
+    start(job, contender, ['-m', 'lab.benchmark.worker'], {'MXHYBRID_BENCH_SPEC': json.dumps(spec)}, torch_python)
+    after_start()
+    job.wait()
+    return job.readings()
+
+
 def torch_missing(python: Optional[str], *modules: str) -> Optional[str]:
     """Return why the interpreter of --torch-python cannot be used, or None; it must import the modules."""
     if not python:
@@ -85,8 +86,3 @@ def torch_missing(python: Optional[str], *modules: str) -> Optional[str]:
     except OSError as error:
         return '--torch-python %s: %s' % (python, error.strerror)
     return '--torch-python %s: it cannot import %s' % (python, ' and '.join(modules)) if ended.returncode else None
-
-
-def worker_environment(spec: Dict[str, Any]) -> Dict[str, str]:
-    """Variables by which `lab.benchmark.worker` gets its task."""
-    return {'MXHYBRID_BENCH_SPEC': json.dumps(spec)}

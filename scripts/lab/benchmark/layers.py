@@ -12,7 +12,7 @@ from lab.processes import JobFailed
 
 from . import launching, report
 from .asking import ask
-from .contender_job import ContenderJob
+from .comparison import Comparison
 
 #: The tolerated difference between the losses of two plans, which round differently.
 _TOLERANCE = 1e-3
@@ -46,35 +46,21 @@ CASES = {
 }
 
 
-class SplitBenchmark:
-    """A benchmark whose contenders train one network in several ways; the methods are those of `exchange.Exchange`."""
-
-    unit = 'samples'
+class SplitBenchmark(Comparison):
+    """A benchmark whose contenders train one network in several ways."""
 
     def __init__(self, args: argparse.Namespace, contenders: Sequence[str]):
-        self._args = args
+        super().__init__(args)
         args.contenders = list(contenders)
         self._losses: Dict[Any, float] = {}
-
-    def bound(self, hosts: int, mbit: Optional[float]) -> Optional[Dict[str, Any]]:
-        """None: here the workers compute, too."""
-
-    def skipped(self, hosts: int) -> Dict[str, str]:
-        """Every contender takes part."""
-        return {}
 
     def _train(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None], task: Dict[str, Any]
                ) -> List[Dict[str, Any]]:
         """Run the job of a contender, and return the readings of its workers."""
         args = self._args
-        with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check) as job:
-            spec = dict(task, workload=args.workload, contender=contender, hosts=hosts, workers=args.workers,
-                        warmup=args.warmup, steps=args.steps, interface=testbed.counted, directory=str(job.directory))
-            launching.start(job, 'hybrid', launching.WORKER, launching.worker_environment(spec))
-            job.wait()
-            readings = job.readings()
-            job.wait_for_helpers()
-        return readings
+        with self._job(testbed, hosts, check) as job:
+            return launching.measure(job, 'hybrid', dict(task, workload=args.workload, contender=contender,
+                                                         warmup=args.warmup, steps=args.steps))
 
     def _compare(self, key: Any, name: str, kind: str, readings: List[Dict[str, Any]], tolerance: float) -> None:
         """Raise JobFailed if the loss differs from the one before it with the same key."""
@@ -94,16 +80,13 @@ class Layers(SplitBenchmark):
         self._formula: Optional[Dict[str, float]] = None
 
     def units(self, hosts: int) -> int:
-        """Samples of all workers in a step."""
         batch = self._case.batch
         return batch if batch > 0 else -batch * hosts * self._args.workers
 
     def describe(self) -> str:
-        """Describe the network that is trained."""
         return self._case.text + ', forward and backward passes included'
 
     def run(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
-        """Train with a plan, and return its figures; JobFailed where it learns something else than the plan before."""
         args = self._args
         if args.workload == _BY_FORMULA and self._formula is None:
             self._formula = self._calibrated(testbed, hosts, check)
@@ -114,13 +97,12 @@ class Layers(SplitBenchmark):
 
     def _calibrated(self, testbed: Any, hosts: int, check: Callable[[], None]) -> Dict[str, float]:
         """Return the communication time by formulas, with the latency and bandwidth measured on these hosts."""
-        args = self._args
         with tempfile.TemporaryDirectory() as directory:
             cluster = str(Path(directory) / 'cluster.json')
-            with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check) as job:
+            with self._job(testbed, hosts, check) as job:
                 launching.start(job, 'hybrid', ['-m', 'mxhybrid', 'calibrate', cluster], {})
                 job.wait()
-            question = {'workload': args.workload, 'batch': self.units(hosts), 'cluster': cluster}
+            question = {'workload': self._args.workload, 'batch': self.units(hosts), 'cluster': cluster}
             return ask('layers_formula', question, _FORMULA_S, check)
 
     def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:

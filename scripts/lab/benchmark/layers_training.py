@@ -16,48 +16,38 @@ from .transformers import Bert
 WORDS, WIDTH = 30000, 512
 
 
-class _Softmax(gluon.HybridBlock):
-    """A layer of words with its loss."""
+class WithLoss(gluon.HybridBlock):
+    """A network that returns the loss of each sample."""
 
-    def __init__(self) -> None:
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.words = nn.Dense(WORDS, in_units=WIDTH)
-            self.loss = gluon.loss.SoftmaxCrossEntropyLoss()
-
-    def hybrid_forward(self, F: Any, hidden: Any, labels: Any) -> Any:
-        """The loss of each sample."""
-        return self.loss(self.words(hidden), labels)
-
-
-class _WithLoss(gluon.HybridBlock):
     def __init__(self, body: Any):
         super().__init__(prefix='net_')
         with self.name_scope():
             self.body, self.loss = body, gluon.loss.SoftmaxCrossEntropyLoss()
 
-    def hybrid_forward(self, F: Any, images: Any, labels: Any) -> Any:
-        """The loss of each sample."""
-        return self.loss(self.body(images), labels)
+    def hybrid_forward(self, F: Any, data: Any, labels: Any) -> Any:
+        return self.loss(self.body(data), labels)
 
 
-def _dense() -> Any:
-    body = nn.HybridSequential()
-    with body.name_scope():
-        body.add(nn.Conv2D(32, 5, strides=2, padding=2, in_channels=3, activation='relu'), nn.MaxPool2D(2, 2),
-                 nn.Conv2D(64, 3, padding=1, in_channels=32, activation='relu'), nn.MaxPool2D(2, 2), nn.Flatten(),
-                 nn.Dense(4096, in_units=4096, activation='relu'), nn.Dense(1000, in_units=4096))
-    return _WithLoss(body)
+def convolutions_and_dense(*widths: int) -> Any:
+    """Return a network for images of 64 x 64, like AlexNet, with dense layers of these widths."""
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Conv2D(32, 5, strides=2, padding=2, in_channels=3, activation='relu'), nn.MaxPool2D(2, 2),
+                nn.Conv2D(64, 3, padding=1, in_channels=32, activation='relu'), nn.MaxPool2D(2, 2), nn.Flatten())
+        for inputs, width in zip((4096,) + widths, widths[:-1]):
+            net.add(nn.Dense(width, in_units=inputs, activation='relu'))
+        net.add(nn.Dense(widths[-1], in_units=widths[-2]))
+    return net
 
 
 def network(workload: str) -> Any:
-    """The network of a case, and the shape of a sample."""
+    """Return the network of a case, the shape of a sample, and the number of classes."""
     if workload == 'layers_softmax':
-        return _Softmax(), (WIDTH,), WORDS
+        return WithLoss(nn.Dense(WORDS, in_units=WIDTH)), (WIDTH,), WORDS
     if workload == 'layers_dense':
-        return _dense(), (3, 64, 64), 1000
+        return WithLoss(convolutions_and_dense(4096, 1000)), (3, 64, 64), 1000
     side = 64 if workload == 'layers_plain' else 224
-    return _WithLoss(vision.resnet18_v1(classes=100)), (3, side, side), 100
+    return WithLoss(vision.resnet18_v1(classes=100)), (3, side, side), 100
 
 
 def batch_of(workload: str, batch: int) -> Tuple[Any, List[Any]]:

@@ -3,7 +3,6 @@
 A sampler runs in the namespace of the switch that joins the emulated hosts.  A port receives the bytes that its host
 sends.
 """
-import os
 import select
 import sys
 import time
@@ -13,6 +12,10 @@ from statistics import mean
 from typing import Any, Dict, List, NamedTuple, Sequence
 
 import numpy as np
+
+from lab.files import replace_file
+
+from .measuring import interface_bytes
 
 #: Seconds between two samples.
 INTERVAL_S = 0.01
@@ -38,15 +41,11 @@ def sample(hosts: int, file: str) -> None:
     due = time.monotonic()
     while not select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
         values.append(time.monotonic())
-        with open('/proc/self/net/dev', encoding='ascii') as lines:
-            counters = {name.strip(): fields.split() for name, _, fields in (line.partition(':') for line in lines)}
-        for field in (0, 8):
-            values.extend(float(counters[name][field]) for name in names)
+        counters = interface_bytes()
+        for direction in (0, 1):
+            values.extend(float(counters[name][direction]) for name in names)
         due = max(due + INTERVAL_S, time.monotonic())
-    scratch = file + '.part'
-    with open(scratch, 'wb') as output:
-        values.tofile(output)
-    os.replace(scratch, file)
+    replace_file(file, values.tobytes())
 
 
 def read(file: str, hosts: int) -> Samples:
@@ -56,13 +55,8 @@ def read(file: str, hosts: int) -> Samples:
 
 
 def use_of_step(samples: Samples, start: float, end: float, mbit: float) -> Dict[str, Any]:
-    """Return the use of all links between two times.
-
-    Returns
-    -------
-    dict
-        `seconds` since `start`, the middle of each interval; `sent` and `received`, the share of the rate that each
-        host used in each interval (lists by host).
+    """Return the use of all links between two times: `seconds` since `start`, the middle of each interval; `sent` and
+    `received`, the share of the rate that each host used in each interval (lists by host); and the `length`.
     """
     first, last = bisect_right(samples.times, start) - 1, bisect_right(samples.times, end)
     times = samples.times[max(0, first):last + 1]

@@ -1,21 +1,17 @@
 """Readings of the kernel: bytes over an interface, CPU seconds of a job's processes, how busy the machine is."""
 import os
-from typing import Tuple
+from typing import Dict, Tuple
 
 from lab.processes import pids_of, read_stat
 
 _TICKS_PER_S = os.sysconf('SC_CLK_TCK')
 
 
-def interface_bytes(interface: str) -> Tuple[int, int]:
-    """Bytes received and sent by an interface of this process's network namespace."""
-    with open('/proc/self/net/dev') as lines:
-        for line in lines:
-            name, colon, values = line.partition(':')
-            if colon and name.strip() == interface:
-                fields = values.split()
-                return int(fields[0]), int(fields[8])
-    raise LookupError('no network interface %r' % interface)
+def interface_bytes() -> Dict[str, Tuple[int, int]]:
+    """Return the bytes received and sent by each interface of this process's network namespace."""
+    with open('/proc/self/net/dev', encoding='ascii') as lines:
+        counters = [line.replace(':', ' ').split() for line in lines if ':' in line]
+    return {name: (int(fields[0]), int(fields[8])) for name, *fields in counters}
 
 
 def cpu_seconds(job: str) -> float:

@@ -28,32 +28,25 @@ _NUMBERS = 13
 
 @dataclass(frozen=True)
 class Task:
-    """A training workload.
-
-    Attributes
-    ----------
-    kind : {'lm', 'dlrm', 'resnet50', 'gpt'}
-        The network.
-    samples : int
-        Samples of a worker and step; for `lm`, columns of text.
-    times : int
-        Words of a sample.
-    words, width, candidates : int
-        Rows of the tables of words; width of tables and layers; drawn classes of a step.
-    rows : tuple of int
-        Rows of each table of `dlrm`.
-    """
+    """A training workload."""
 
     name: str
+    #: The network: 'lm', 'dlrm', 'resnet50' or 'gpt'.
     kind: str
     unit: str
+    #: The samples of a worker and step; for `lm`, columns of text.
     samples: int
     optimizer: str
     settings: Tuple[Tuple[str, float], ...]
+    #: The words of a sample.
     times: int = 1
+    #: The rows of the tables of words.
     words: int = 0
+    #: The width of tables and layers.
     width: int = 0
+    #: The drawn classes of a step.
     candidates: int = 0
+    #: The rows of each table of `dlrm`.
     rows: Tuple[int, ...] = ()
     corpus: str = ''
 

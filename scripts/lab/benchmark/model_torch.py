@@ -1,6 +1,7 @@
 """A worker of the training workloads by PyTorch over Gloo: DistributedDataParallel, and tables that all workers share.
 
-Rows are distributed as in `sharded`. One exchange serves all tables of a width, as in TorchRec.
+Networks return the loss of each word, sample or image. Rows are distributed as in `sharded`; one exchange serves all
+tables of a width, as in TorchRec.
 """
 import math
 from typing import Any, Dict, List, Tuple
@@ -25,7 +26,7 @@ class _Language(nn.Module):
         self.lstm, self._state = nn.LSTM(task.width, task.width), None
 
     def forward(self, rows: List[Any], words: Any, labels: Any, candidates: Any, *counts: Any) -> Any:
-        """Return the loss of each word, by sampled softmax as in examples/word_lm.py."""
+        # Sampled softmax as in examples/word_lm.py.
         output, state = self.lstm(rows[0], self._state)
         self._state = tuple(array.detach() for array in state)
         hidden, number = output.reshape(-1, output.shape[-1]), len(candidates)
@@ -53,7 +54,6 @@ class Dlrm(nn.Module):
         self.last = nn.Linear(256, 1)
 
     def forward(self, rows: List[Any], numbers: Any, keys: Any, clicks: Any) -> Any:
-        """Return the loss of each sample."""
         dense = self.bottom(numbers)
         vectors = torch.stack([dense, *rows], 1)
         products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)[:, self._pairs]
@@ -75,7 +75,6 @@ class _Bottleneck(nn.Module):
             nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
 
     def forward(self, images: Any) -> Any:
-        """Return the images of the next block."""
         return torch.relu(self.body(images) + self.shortcut(images))
 
 
@@ -92,7 +91,6 @@ class _Images(nn.Module):
         self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, task.words))
 
     def forward(self, rows: List[Any], images: Any, labels: Any) -> Any:
-        """Return the loss of each image."""
         return functional.cross_entropy(self.body(images), labels.long(), reduction='none')
 
 
@@ -105,7 +103,6 @@ class _GptLayer(nn.Module):
         self.wide, self.narrow = nn.Linear(units, 4 * units), nn.Linear(4 * units, units)
 
     def forward(self, data: Any) -> Any:
-        """Return the data of the next layer."""
         normed = self.norm(data)
         query, key, value = (layer(normed).unflatten(-1, (self._heads, -1)).transpose(1, 2)
                              for layer in (self.query, self.key, self.value))
@@ -123,7 +120,6 @@ class _Gpt(nn.Module):
         self.norm, self.words = nn.LayerNorm(task.width), nn.Linear(task.width, task.words)
 
     def forward(self, rows: List[Any], ids: Any, labels: Any) -> Any:
-        """Return the loss of each word."""
         logits = self.words(self.norm(self.layers(self.embedding(ids) + self.position)))
         return functional.cross_entropy(logits.flatten(0, 1), labels.reshape(-1).long(), reduction='none')
 
@@ -237,7 +233,6 @@ class TorchTrained:
         return loss
 
     def step(self, batch: int) -> None:
-        """Forward, backward and update."""
         loss = self._train(self._batches[len(self._losses)])
         self._losses.append(loss.item() / self._size)
         if not math.isfinite(self._losses[-1]):
@@ -247,7 +242,6 @@ class TorchTrained:
         """Do nothing: a step is complete."""
 
     def barrier(self) -> None:
-        """Wait for all workers."""
         dist.barrier()
 
     def verify(self, batch: int) -> Dict[str, List[float]]:

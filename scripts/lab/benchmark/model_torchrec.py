@@ -45,7 +45,6 @@ class _Recommender(nn.Module):
         self.layers = Dlrm(task)
 
     def forward(self, keys: KeyedJaggedTensor, numbers: Any, clicks: Any) -> Any:
-        """Return the loss of each sample."""
         rows = self.tables(keys).to_dict()
         return self.layers([rows[feature] for feature in self.features], numbers, keys, clicks)
 

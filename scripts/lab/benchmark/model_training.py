@@ -11,6 +11,7 @@ import mxhybrid
 from lab.launchers import SCRIPTS
 
 from .contenders import CLASSES
+from .layers_training import WithLoss
 from .model_steps import Task, batches, initial, task_of
 from .transformers import Gpt
 
@@ -28,7 +29,6 @@ class _Language(gluon.Block):
         self._state = self.model.lstm.begin_state(batch_size=task.samples)
 
     def forward(self, words: Any, labels: Any, candidates: Any, *counts: Any) -> Any:
-        """Return the loss of each word."""
         hidden, state = self.model(words, self._state)
         self._state = [array.detach() for array in state]
         return self.model.softmax(hidden, labels, candidates, *counts)
@@ -58,7 +58,6 @@ class _Dlrm(gluon.Block):
             layer.hybridize(static_alloc=True)
 
     def forward(self, numbers: Any, keys: Any, clicks: Any) -> Any:
-        """Return the loss of each sample."""
         dense = self.bottom(numbers)
         columns = keys.split(len(self._tables), axis=1, squeeze_axis=True)
         vectors = nd.stack(dense, *[table(column) for table, column in zip(self._tables, columns)], axis=1)
@@ -66,24 +65,13 @@ class _Dlrm(gluon.Block):
         return self.loss(self.last(self.top(nd.concat(dense, products.take(self._pairs, axis=1), dim=1))), clicks)
 
 
-class _Images(gluon.HybridBlock):
-    """ResNet-50 of Gluon's model zoo."""
-
-    def __init__(self, task: Task, table: Any):
-        super().__init__(prefix='')
-        with self.name_scope():
-            self.body = gluon.model_zoo.vision.resnet50_v1(classes=task.words)
-            self.loss = gluon.loss.SoftmaxCrossEntropyLoss()
-
-    def hybrid_forward(self, F: Any, images: Any, labels: Any) -> Any:
-        """Return the loss of each image."""
-        return self.loss(self.body(images), labels)
-
-
 def _network(task: Task, table: Any) -> Any:
+    """Return a network that returns the loss of each word, sample or image."""
     if task.kind == 'gpt':
         return Gpt(words=task.words, units=task.width, times=task.times)
-    return {'lm': _Language, 'dlrm': _Dlrm, 'resnet50': _Images}[task.kind](task, table)
+    if task.kind == 'resnet50':
+        return WithLoss(gluon.model_zoo.vision.resnet50_v1(classes=task.words))
+    return {'lm': _Language, 'dlrm': _Dlrm}[task.kind](task, table)
 
 
 def _gather_trainer() -> Any:
@@ -109,14 +97,7 @@ def _gather_trainer() -> Any:
 
 
 class Trained:
-    """A worker; the methods are those of `contenders.Contender`.
-
-    Parameters
-    ----------
-    spec : dict
-        The task of the job.
-    rank, size : int
-    """
+    """A worker with the task of its job; the methods are those of `contenders.Contender`."""
 
     def __init__(self, spec: Dict[str, Any], rank: int, size: int):
         self._spec, self._task, self._rank, self._size = spec, task_of(spec), rank, size
@@ -176,11 +157,9 @@ class Trained:
             self._losses[-2].wait_to_read()
 
     def flush(self) -> None:
-        """Wait until all is computed."""
         nd.waitall()
 
     def barrier(self) -> None:
-        """Wait for all workers."""
         if self._hvd:
             self._hvd.allreduce_(nd.zeros(1), name='barrier')
             nd.waitall()

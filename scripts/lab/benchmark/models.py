@@ -10,7 +10,7 @@ from lab.launchers import SCRIPTS
 from lab.processes import JobFailed
 
 from . import launching, report
-from .contender_job import ContenderJob
+from .comparison import Comparison
 from .model_steps import TASKS, task_of
 from .worker import GATE, OPENED
 
@@ -45,40 +45,30 @@ def compare(contender: str, losses: List[float], others: List[float]) -> None:
         raise JobFailed('%s ends with loss %.4f, a contender before it with %.4f' % (contender, ended, expected))
 
 
-class Models:
-    """The benchmark of training, which `cli` runs; the methods are those of `exchange.Exchange`."""
+class Models(Comparison):
+    """The benchmark of training."""
 
     def __init__(self, args: argparse.Namespace):
-        self._args = args
+        super().__init__(args)
         task = TASKS[args.workload]
         self._data, rows = _load(task.corpus, task.shrunk(args.shrink).words)
-        self._spec = {'workload': args.workload, 'shrink': args.shrink, 'rows': rows, 'workers': args.workers,
-                      'warmup': args.warmup, 'steps': args.steps, 'trains': True, 'gated': args.share is not None}
+        self._spec = {'workload': args.workload, 'shrink': args.shrink, 'rows': rows, 'warmup': args.warmup,
+                      'steps': args.steps, 'trains': True, 'gated': args.share is not None}
         self._task = task_of(self._spec)
-        self.unit = self._task.unit
+        self.unit, self.worker_units = self._task.unit, self._task.units
         self._losses: Dict[int, List[float]] = {}
 
-    def units(self, hosts: int) -> int:
-        """Words, images or samples that all workers handle in a step."""
-        return self._task.units * hosts * self._args.workers
-
     def describe(self) -> str:
-        """Size of the model."""
         task = self._task
         tables = ', %d tables of %s rows' % (len(task.tables), '{:,}'.format(sum(rows for _, rows, _ in task.tables)))
         return '%s, %d wide%s; %d %s a worker and step, %s' % (
             task.kind, task.width, tables * bool(task.tables), task.units, task.unit, task.optimizer)
 
-    def bound(self, hosts: int, mbit: Optional[float]) -> Optional[Dict[str, Any]]:
-        """None: the workers compute, too."""
-
     def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:
-        """Return the losses after equal steps."""
         return ['%s: loss %.4f in the first step, %.4f in step %d' % (name, losses[0], losses[-1], len(losses))
                 for name, losses in ((name, figures['rounds'][0]['losses']) for name, figures in contenders.items())]
 
     def skipped(self, hosts: int) -> Dict[str, str]:
-        """Contenders that cannot take part, and why."""
         reasons = dict.fromkeys(_EXCHANGE_ONLY, 'it only times an exchange')
         if not self._task.tables:
             reasons['horovod_gather'] = 'without tables it is the same as horovod_dense'
@@ -96,30 +86,23 @@ class Models:
         return reasons
 
     def run(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
-        """Run one contender's job and return its figures; `check` is called while it waits, and may raise.
+        is_limited = self._args.share is not None
 
-        Raises
-        ------
-        JobFailed
-            The job did not come to its end, or its losses are not those of the contender before it.
-        """
-        args = self._args
-        with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check) as job:
-            spec = dict(self._spec, hosts=hosts, contender=contender, interface=testbed.counted,
-                        directory=str(job.directory), data='')
-            if self._data is not None:
-                spec['data'] = str(job.directory / 'data.npy')
-                np.save(spec['data'], self._data)
-            if args.share is not None:
-                testbed.limit(False)  # starting is not measured
-            launching.start(job, contender, launching.WORKER, launching.worker_environment(spec), args.torch_python)
-            if args.share is not None:
+        def limit_warm_workers() -> None:
+            if is_limited:
                 job.wait_for_file(GATE)
                 testbed.limit(True)
                 (job.directory / OPENED).touch()
-            job.wait()
-            readings = job.readings()
-            job.wait_for_helpers()
+
+        with self._job(testbed, hosts, check) as job:
+            data = ''
+            if self._data is not None:
+                data = str(job.directory / 'data.npy')
+                np.save(data, self._data)
+            if is_limited:
+                testbed.limit(False)  # starting is not measured
+            readings = launching.measure(job, contender, dict(self._spec, data=data), self._args.torch_python,
+                                         limit_warm_workers)
         losses = [sum(parts) for parts in zip(*(reading['sums']['losses'] for reading in readings))]
         compare(contender, losses, self._losses.setdefault(hosts, losses))
-        return dict(report.one_round(readings, args.steps), losses=losses)
+        return dict(report.one_round(readings, self._args.steps), losses=losses)

@@ -79,13 +79,8 @@ def _batches(count: int) -> List[Any]:
 
 
 def compare(weights: str, other: Any, steps: int, blocks: int) -> Dict[str, Any]:
-    """Time both stores.
-
-    Returns
-    -------
-    dict
-        Median seconds of a step with the store (`hybrid_s`) and without (`other_s`), the median `ratio` of the blocks
-        that followed each other, and `low` and `high`, between which it lies with 95 % (bootstrap).
+    """Return the median seconds of a step with the store (`hybrid_s`) and without (`other_s`), the median `ratio` of
+    the blocks that followed each other, and `low` and `high`, between which it lies with 95 % (bootstrap).
     """
     batches = _batches(steps)
     both = [_Training(weights, 'hybrid'), _Training(weights, other)]

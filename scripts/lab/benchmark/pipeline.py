@@ -32,16 +32,13 @@ class Pipeline(SplitBenchmark):
         self._alone: List[List[float]] = []
 
     def units(self, hosts: int) -> int:
-        """Samples in a step."""
         return SAMPLES
 
     def describe(self) -> str:
-        """Describe the network that is trained."""
         return ('a GPT with a layer for each worker, 512 wide, 8 heads, 1,000 words, on %d samples of 128 words in %d '
                 'micro-batches' % (SAMPLES, self._args.micro_batches))
 
     def run(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
-        """Train, and return the figures; JobFailed where a schedule learns something else than the one before."""
         args = self._args
         readings = self._train(testbed, hosts, contender, check, {'samples': SAMPLES,
                                                                   'micro_batches': args.micro_batches})

@@ -9,28 +9,18 @@ from mxhybrid import parallel
 from mxhybrid.base.settings import TablePlan
 from mxhybrid.parallel.plans.store_plan import StorePlan
 
+from .layers_training import convolutions_and_dense
 from .transformers import Gpt
 
 
 class PlanCase(NamedTuple):
-    """A network, shapes of a sample of each input and their types, and plans by name for a number of ranks."""
+    """A network, shapes of a sample of each input, which are of float32, and plans by name for a number of ranks."""
 
     make: Callable[[], Any]
     #: Samples of a rank.
     batch: int
     shapes: Tuple[Tuple[int, ...], ...]
-    types: Tuple[str, ...]
     plans: Callable[[int], Dict[str, Any]]
-
-
-def _alexnet() -> Any:
-    net = nn.HybridSequential(prefix='net_')
-    with net.name_scope():
-        net.add(nn.Conv2D(32, 5, strides=2, padding=2, in_channels=3, activation='relu'), nn.MaxPool2D(2, 2),
-                nn.Conv2D(64, 3, padding=1, in_channels=32, activation='relu'), nn.MaxPool2D(2, 2), nn.Flatten(),
-                nn.Dense(1024, in_units=4096, activation='relu'), nn.Dense(1024, in_units=1024, activation='relu'),
-                nn.Dense(100, in_units=1024))
-    return net
 
 
 def _convolutions(normalized: bool) -> Any:
@@ -63,12 +53,11 @@ class _LanguageModel(gluon.HybridBlock):
             self.loss = gluon.loss.SoftmaxCrossEntropyLoss()
 
     def hybrid_forward(self, F: Any, words: Any, labels: Any) -> Any:
-        """The loss of each sample."""
         return self.loss(self.words(self.recurrent(self.embedding(words))), labels)
 
 
 class _Recommender(gluon.HybridBlock):
-    """Users and items in a table on the servers, then dense layers."""
+    """Users and items in a table on the servers, then dense layers, which rate each pair."""
 
     def __init__(self, rows: int = 20000, width: int = 64):
         super().__init__(prefix='net_')
@@ -80,7 +69,6 @@ class _Recommender(gluon.HybridBlock):
                                 nn.Dense(1024, in_units=1024, activation='relu'), nn.Dense(1, in_units=1024))
 
     def hybrid_forward(self, F: Any, pairs: Any) -> Any:
-        """A rating for each sample."""
         return self.layers(F.reshape(self.rows(pairs), shape=(0, -1)))
 
 
@@ -136,14 +124,13 @@ def _dense(ranks: int) -> Dict[str, Any]:
 
 
 PLAN_CASES: Dict[str, PlanCase] = {
-    'alexnet': PlanCase(_alexnet, 8, ((3, 64, 64),), ('float32',), _images),
-    'resnet18': PlanCase(lambda: vision.resnet18_v1(classes=100, prefix='net_'), 4, ((3, 64, 64),), ('float32',),
-                         _images),
-    'language': PlanCase(_LanguageModel, 4, ((20,), (20,)), ('float32', 'float32'), _recurrent),
-    'convolutions': PlanCase(lambda: _convolutions(False), 8, ((3, 48, 48),), ('float32',), _placed),
-    'normalized': PlanCase(lambda: _convolutions(True), 8, ((3, 48, 48),), ('float32',), _placed),
-    'gpt': PlanCase(Gpt, 4, ((128,), (128,)), ('float32', 'float32'), _attention),
-    'recommender': PlanCase(_Recommender, 64, ((2,),), ('float32',), _dense),
+    'alexnet': PlanCase(lambda: convolutions_and_dense(1024, 1024, 100), 8, ((3, 64, 64),), _images),
+    'resnet18': PlanCase(lambda: vision.resnet18_v1(classes=100, prefix='net_'), 4, ((3, 64, 64),), _images),
+    'language': PlanCase(_LanguageModel, 4, ((20,), (20,)), _recurrent),
+    'convolutions': PlanCase(lambda: _convolutions(False), 8, ((3, 48, 48),), _placed),
+    'normalized': PlanCase(lambda: _convolutions(True), 8, ((3, 48, 48),), _placed),
+    'gpt': PlanCase(Gpt, 4, ((128,), (128,)), _attention),
+    'recommender': PlanCase(_Recommender, 64, ((2,),), _dense),
 }
 
 

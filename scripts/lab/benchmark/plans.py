@@ -14,14 +14,13 @@ import os
 import tempfile
 from pathlib import Path
 from statistics import median
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from . import launching, report
 from .asking import ask
 from .contender_job import ContenderJob
 from .interruption import Signals
-from .limits import Limited
-from .testbeds import Loopback
+from .testbeds import Limited, Loopback
 
 NAME = 'plans'
 #: Networks, by their names in `plan_cases`.
@@ -44,17 +43,7 @@ _PREDICT_S = 1800.0
 
 
 class Plans:
-    """The benchmark of plans, which `cli` runs.
-
-    Parameters
-    ----------
-    args : argparse.Namespace
-        The command line.
-    signals : Signals
-        They may ask for an end while jobs run.
-    say : callable
-        Tells the person at the terminal.
-    """
+    """The benchmark of plans, which `cli` runs; `say` tells the person at the terminal."""
 
     def __init__(self, args: argparse.Namespace, signals: Signals, say: Callable[[str], None]):
         self._args, self._signals, self._say = args, signals, say
@@ -81,7 +70,9 @@ class Plans:
             cluster = str(Path(directory) / 'cluster.json')
             for name, case in cases.items():
                 # Calibrate in each round: the speed of a machine that others use, too, changes within minutes.
-                self._job(testbed, hosts, ['-m', 'mxhybrid', 'calibrate', cluster], {})
+                with self._job(testbed, hosts) as job:
+                    launching.start(job, 'hybrid', ['-m', 'mxhybrid', 'calibrate', cluster], {})
+                    job.wait()
                 busy = json.loads(Path(cluster).read_text()).get('busy', '')
                 if busy:
                     self._say('%s: calibrated on a busy machine, %s: this round does not count, if others do'
@@ -91,16 +82,19 @@ class Plans:
                     search_result = self._planner(dict(spec, seconds=_SEARCH_S))
                     case.origin, case.busy_search = search_result['name'], bool(busy)
                     # Without its cluster, which is calibrated in each round.
-                    case.plans = {**self._planner_plans(name, hosts * args.workers),
+                    case.plans = {**self._planner({'case': name, 'ranks': hosts * args.workers}),
                                   _FOUND: dict(search_result['plan'], cluster=None)}
                 predicted, measured = self._planner(dict(spec, plans=case.plans)), {}
                 for plan in [_ANCHOR] + [other for other in case.plans if other != _ANCHOR] + [_AGAIN]:
                     known_plan = _ANCHOR if plan == _AGAIN else plan
                     steps, windows = lengths(predicted[known_plan], args.steps)
-                    measured[plan] = self._job(testbed, hosts, launching.WORKER, {
-                        'workload': NAME, 'case': name, 'contender': 'hybrid', 'plan': case.plans[known_plan],
-                        'hosts': hosts, 'workers': args.workers, 'warmup': max(args.warmup, steps // 5),
-                        'steps': steps, 'windows': windows, 'interface': None})
+                    with self._job(testbed, hosts) as job:
+                        readings = launching.measure(job, 'hybrid', {
+                            'workload': NAME, 'case': name, 'plan': case.plans[known_plan],
+                            'warmup': max(args.warmup, steps // 5), 'steps': steps, 'windows': windows,
+                            'interface': None})
+                        job.wait_for_helpers()
+                    measured[plan] = report.one_round(readings, steps)['step_s']
                     self._say('%s, %d x %d, round %d of %d, %s: %.4f s/step, predicted %.4f' % (
                         name, hosts, args.workers, number + 1, args.rounds, plan, measured[plan],
                         predicted[known_plan]))
@@ -109,33 +103,17 @@ class Plans:
                     self._say('%s: %s has moved by %.0f %% within this round, which does not count, if others do'
                               % (name, _ANCHOR, 100 * moved))
 
-    def _environment(self, hosts: int) -> Dict[str, str]:
-        """Return the environment of jobs: the workers of one host have processors of their own, as several hosts do, or
-        share them equally.
-        """
-        processors, workers = len(os.sched_getaffinity(0)), self._args.workers
-        binds = hosts == 1 and (workers <= processors or workers % processors == 0)
-        return dict({'MXHYBRID_BIND_TO_CORES': '1'} if binds else {}, **dict(self._args.env))
-
-    def _planner_plans(self, case: str, size: int) -> Dict[str, Any]:
-        return self._planner({'case': case, 'ranks': size})
-
     def _planner(self, spec: Dict[str, Any]) -> Dict[str, Any]:
         return ask('plan_training', spec, _PREDICT_S, self._signals.check)
 
-    def _job(self, testbed: Any, hosts: int, argv: Sequence[str], spec: Dict[str, Any]) -> float:
-        """Seconds of a step; 0 for a job that makes none."""
-        args = self._args
-        with ContenderJob(testbed, hosts, args.workers, args.timeout, self._environment(hosts),
-                          self._signals.check) as job:
-            worker_spec = dict(spec, directory=str(job.directory))
-            launching.start(job, 'hybrid', list(argv), launching.worker_environment(worker_spec))
-            job.wait()
-            if not spec:
-                return 0.0
-            seconds: float = report.one_round(job.readings(), spec['steps'])['step_s']
-            job.wait_for_helpers()
-        return seconds
+    def _job(self, testbed: Any, hosts: int) -> ContenderJob:
+        """Return a job that has no processes yet.  The workers of one host have processors of their own, as several
+        hosts do, or share them equally.
+        """
+        args, processors = self._args, len(os.sched_getaffinity(0))
+        binds = hosts == 1 and (args.workers <= processors or args.workers % processors == 0)
+        env = dict({'MXHYBRID_BIND_TO_CORES': '1'} if binds else {}, **dict(args.env))
+        return ContenderJob(testbed, hosts, args.workers, args.timeout, env, self._signals.check)
 
 
 class _Case:

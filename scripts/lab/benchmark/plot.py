@@ -1,5 +1,4 @@
 """A picture of the figures: bars for the last number of hosts, a curve over all of them; or predictions."""
-from importlib.util import find_spec
 from typing import Any, Dict, List
 
 import numpy as np
@@ -16,24 +15,16 @@ BOUND = '#2c3e50'
 _ERROR = 0.15
 
 
-def available() -> bool:
-    """Return whether matplotlib is installed."""
-    return find_spec('matplotlib') is not None
-
-
 def draw(result: Dict[str, Any], file: str) -> None:
-    """Draw a result, as `cli` writes it to JSON, into a PNG file."""
+    """Draw a result, as `cli` writes it to JSON, into an image file."""
     runs, settings = result['runs'], result['settings']
     if 'predicted' in runs[0]:
         _draw_predictions(runs, file)
         return
-    import matplotlib
-
-    matplotlib.use('Agg')
-    from matplotlib import pyplot
-
     curve, last = len(runs) > 1, runs[-1]
-    figure, axes = pyplot.subplots(1, 3 if curve else 2, figsize=(15 if curve else 10, 4.5))
+    columns = 3 if curve else 2
+    figure = new_figure(5 * columns, 4.5)
+    axes = figure.subplots(1, columns)
     _bars(axes[0], last, 'step_s', 1, 'seconds per step', spread=True)
     _bars(axes[1], last, 'sent', MB, 'MB sent by the busiest host per step')
     if curve:
@@ -41,9 +32,7 @@ def draw(result: Dict[str, Any], file: str) -> None:
     link = 'no network' if last['mbit'] is None else '%g Mbit/s links' % last['mbit']
     figure.suptitle('%s: %d hosts x %d workers, %s; %s'
                     % (settings['workload'], last['hosts'], last['workers'], link, last['model']))
-    figure.tight_layout()
-    figure.savefig(file, dpi=120, format='png')
-    pyplot.close(figure)
+    save_figure(figure, file)
 
 
 def _draw_predictions(runs: List[Dict[str, Any]], file: str) -> None:
@@ -51,8 +40,7 @@ def _draw_predictions(runs: List[Dict[str, Any]], file: str) -> None:
     axes = figure.add_subplot()
     for run in runs:
         link = 'no network' if run['mbit'] is None else '%g Mbit/s' % run['mbit']
-        axes.plot([run['measured'][name] for name in run['measured']],
-                  [run['predicted'][name] for name in run['measured']], 'o', alpha=0.7,
+        axes.plot(list(run['measured'].values()), [run['predicted'][name] for name in run['measured']], 'o', alpha=0.7,
                   label='%s, %d x %d, %s' % (run['case'], run['hosts'], run['workers'], link))
     every = [seconds for run in runs for what in ('measured', 'predicted') for seconds in run[what].values()]
     ends = np.array([0.8 * min(every), 1.25 * max(every)])

@@ -5,9 +5,8 @@ An elastic job trains with a worker and a server on each emulated host.  It runs
 and of a server also while the next generation stands by.
 """
 import argparse
-import contextlib
-import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ from statistics import mean
 from typing import Any, Callable, Dict, List, Optional
 
 from lab.cluster import EmulatedCluster
+from lab.processes import send_signal
 
 from . import report
 
@@ -41,8 +41,7 @@ def _kill(cluster: Any, job: Any, case: str) -> None:
         role = case.split()[0]
         pids = [process.pid for process in job.processes(role) if process.pid in pids][:1]
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, 9)
+        send_signal(pid, signal.SIGKILL)
 
 
 def measure(args: argparse.Namespace, case: str, hosts: int) -> Dict[str, Any]:

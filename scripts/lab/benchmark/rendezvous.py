@@ -3,11 +3,13 @@
 Horovod asks the same of every launcher; see ``horovod/runner/gloo_run.py``.
 """
 import json
-import os
 import sys
 
-from horovod.runner.common.util.hosts import SlotInfo
+from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
+from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
+
+from lab.files import replace_file
 
 from .interruption import die_with_parent
 
@@ -17,27 +19,14 @@ _BACKLOG = 4096
 
 
 def slots(names, workers):
-    """Place of every rank; ranks are grouped by host.
-
-    Parameters
-    ----------
-    names : list of str
-        Name of every host, once each.
-    workers : int
-        Workers on each.
-    """
-    return [SlotInfo(hostname=name, rank=host * workers + local, local_rank=local, cross_rank=host,
-                     size=len(names) * workers, local_size=workers, cross_size=len(names))
-            for host, name in enumerate(names) for local in range(workers)]
+    """Return the place of every rank, grouped by host, from the names of the hosts and the workers on each."""
+    count = len(names) * workers
+    return get_host_assignments([HostInfo(name, workers) for name in names], count, count)
 
 
 def environment(slot, address, port, interface):
-    """Variables that give a worker its ranks and the addresses of the other workers."""
-    return {'HOROVOD_HOSTNAME': slot.hostname, 'HOROVOD_RANK': slot.rank, 'HOROVOD_SIZE': slot.size,
-            'HOROVOD_LOCAL_RANK': slot.local_rank, 'HOROVOD_LOCAL_SIZE': slot.local_size,
-            'HOROVOD_CROSS_RANK': slot.cross_rank, 'HOROVOD_CROSS_SIZE': slot.cross_size,
-            'HOROVOD_CONTROLLER': 'gloo', 'HOROVOD_CPU_OPERATIONS': 'gloo', 'HOROVOD_GLOO_IFACE': interface,
-            'HOROVOD_GLOO_RENDEZVOUS_ADDR': address, 'HOROVOD_GLOO_RENDEZVOUS_PORT': port}
+    """Return the variables that give a worker its ranks and the addresses of the other workers."""
+    return {**create_slot_env_vars(slot), **create_run_env_vars(address, [interface], port)}
 
 
 def main():
@@ -47,10 +36,7 @@ def main():
     server = RendezvousServer()
     port = server.start()
     server.init(slots(**json.loads(sys.argv[1])))
-    scratch = sys.argv[2] + '.part'
-    with open(scratch, 'w') as file:
-        file.write(str(port))
-    os.replace(scratch, sys.argv[2])
+    replace_file(sys.argv[2], str(port))
     sys.stdin.read()
 
 

@@ -23,16 +23,11 @@ _BUSY = 0.8
 
 
 def one_round(readings: List[Dict[str, Any]], steps: int) -> Dict[str, Any]:
-    """Figures of one job.
+    """Return the figures of a job whose windows have a number of steps.
 
-    Parameters
-    ----------
-    readings : list of dict
-        What each worker left, by rank: `seconds` between the barriers, the median of its windows; `ends` of each step
-        of the last window since its first barrier; `phases` of all its steps together; `used`, a window's share of what
-        the kernel's counters gained.
-    steps : int
-        The steps of a window.
+    The readings of each worker, by rank: `seconds` between the barriers, the median of its windows; `ends` of each step
+    of the last window since its first barrier; `phases` of all its steps together; `used`, the share of a window in the
+    growth of the kernel's counters.
     """
     ends = [0.0] + readings[0]['ends']
     hosts = [{name: reading['used'][name] / steps for name in ('sent', 'received')}
@@ -48,15 +43,7 @@ def one_round(readings: List[Dict[str, Any]], steps: int) -> Dict[str, Any]:
 
 
 def over_rounds(rounds: List[Dict[str, Any]], units: int) -> Dict[str, Any]:
-    """Figures of a contender over all its jobs.
-
-    Parameters
-    ----------
-    rounds : list of dict
-        As `one_round` gives them.
-    units : int
-        Words, images or samples that all workers handle in a step.
-    """
+    """Return the figures of a contender over all its jobs, from those of `one_round` and the units of a step."""
     every_step = [seconds for round_figures in rounds for seconds in round_figures['steps_s']]
     step_s = median(round_figures['step_s'] for round_figures in rounds)
     figures: Dict[str, Any] = {'step_s': step_s, 'fastest_s': min(every_step, default=None),
@@ -70,10 +57,11 @@ def over_rounds(rounds: List[Dict[str, Any]], units: int) -> Dict[str, Any]:
     return figures
 
 
-def add_ratios(contenders: Dict[str, Dict[str, Any]], base: str = 'hybrid') -> None:
-    """Add to each contender how many times as long as `base` it takes; None without `base`."""
+def add_ratios(contenders: Dict[str, Dict[str, Any]]) -> None:
+    """Add to each contender the ratio of its step to that of `hybrid`; None without `hybrid`."""
+    hybrid = contenders.get('hybrid')
     for figures in contenders.values():
-        figures['ratio'] = figures['step_s'] / contenders[base]['step_s'] if base in contenders else None
+        figures['ratio'] = figures['step_s'] / hybrid['step_s'] if hybrid else None
 
 
 def bound_row(bound: Bound, units: int) -> Dict[str, Any]:

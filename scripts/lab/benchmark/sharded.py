@@ -18,13 +18,7 @@ _BUCKET_BYTES = 25 << 20
 
 
 class TorchSharded:
-    """A worker's part; the methods are those of `contenders.Contender`.
-
-    Parameters
-    ----------
-    workload : Workload
-    rank, size : int
-    """
+    """A worker's part; the methods are those of `contenders.Contender`."""
 
     def __init__(self, workload: Workload, rank: int, size: int):
         self.workload, self.rank, self.size = workload, rank, size
@@ -40,14 +34,12 @@ class TorchSharded:
                        for index, parameter in enumerate(self.workload.dense)]
         self._weights = [torch.zeros(parameter.shape) for parameter in self.workload.dense]
         self._lookups: List[Dict[str, Tuple[Any, Any, List[int], Any]]] = [{} for _ in range(BATCHES)]
-        self.unique: List[Dict[str, np.ndarray]] = [{} for _ in range(BATCHES)]
         for batch in range(BATCHES):
             for name, drawn in self.workload.draw(batch, self.rank).items():
                 self._prepare(batch, name, np.unique(drawn))
 
     def _prepare(self, batch: int, name: str, ids: np.ndarray) -> None:
         """Sort a batch's unique ids by owner, as the input pipeline does."""
-        self.unique[batch][name] = ids
         owners = ids % self.size
         order = np.argsort(owners, kind='stable')
         counts = np.bincount(owners, minlength=self.size)
@@ -94,7 +86,6 @@ class TorchSharded:
                 at += weight.numel()
 
     def step(self, batch: int) -> None:
-        """Exchange one batch's gradients."""
         pulled = self._pull(batch)
         for table in self.workload.tables:
             self._push(table, batch, *pulled[table.name][1:])
@@ -104,7 +95,6 @@ class TorchSharded:
         """Do nothing: no exchange is in flight after a step."""
 
     def barrier(self) -> None:
-        """Wait for all workers."""
         dist.barrier()
 
     def verify(self, batch: int) -> Dict[str, Dict[str, Checksum]]:

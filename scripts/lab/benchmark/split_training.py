@@ -24,7 +24,6 @@ class SplitTraining:
         self.phases: Dict[str, float] = {}
 
     def step(self, batch: int) -> None:
-        """Forward, backward and update."""
         with autograd.record():
             self._loss = self._net(*self._inputs)
         self._loss.backward()
@@ -34,11 +33,9 @@ class SplitTraining:
             self._losses.append(self._loss)
 
     def flush(self) -> None:
-        """Wait until all is computed."""
         mx.nd.waitall()
 
     def barrier(self) -> None:
-        """Wait for all workers."""
         self._store.backend.barrier()
 
     def verify(self, batch: int) -> Dict[str, float]:

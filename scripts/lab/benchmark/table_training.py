@@ -76,9 +76,9 @@ class Training:
         mx.nd.waitall()
 
 
-def of_table(table: Any, batches: Sequence[Any], optimizer: str = 'adagrad') -> Training:
+def of_table(table: Any, batches: Sequence[Any]) -> Training:
     """Return the training of one table."""
-    return Training(table, lambda ids: [table(ids)], batches, optimizer)
+    return Training(table, lambda ids: [table(ids)], batches)
 
 
 def of_collection(samples: int, rank: int, in_one_call: bool) -> Training:

@@ -95,9 +95,7 @@ def start_figures(args: argparse.Namespace) -> Iterator[Figure]:
     for kind in ('anonymous', 'shared'):
         yield worker_figure(kind, [[max(worker['worker'][kind] for worker in job.values()) for job in jobs]
                                    for jobs in readings.values()])
-    blocks = _turns(args, 'rows')
-    yield step_figure('2 x 10^9 rows', blocks, 1.10)
-    yield cpu_figure('2 x 10^9 rows', blocks, 1.10)
+    yield from step_figures('2 x 10^9 rows', _turns(args, 'rows'), 1.10, 1.10)
 
 
 def start_figure(what: str, seconds: List[List[float]]) -> Figure:
@@ -114,20 +112,15 @@ def worker_figure(kind: str, sizes: List[List[int]]) -> Figure:
                   large - small, 60.0, 'MiB more')
 
 
-def _ratio_figure(what: str, number: int, blocks: List[List[List[float]]], goal: float) -> Figure:
-    pairs = [(first[number], second[number]) for first, second in blocks]
-    return Figure(what, '%.2f ms, %.2f ms' % tuple(1e3 * median(values) for values in zip(*pairs)),
-                  median(first / second if second else float('inf') for first, second in pairs), goal, 'x')
-
-
-def step_figure(what: str, blocks: List[List[List[float]]], goal: float) -> Figure:
-    """Return the figure of a step's time, from the blocks of `table_training.turns`."""
-    return _ratio_figure('step: ' + what, 0, blocks, goal)
-
-
-def cpu_figure(what: str, blocks: List[List[List[float]]], goal: float) -> Figure:
-    """Return the figure of a step's CPU time."""
-    return _ratio_figure('CPU of a step: ' + what, 1, blocks, goal)
+def step_figures(what: str, blocks: List[List[List[float]]], goal: float, cpu_goal: float) -> List[Figure]:
+    """Return the figures of a step's time and CPU time, from the blocks of `table_training.turns`."""
+    figures = []
+    for kind, number, highest in (('step', 0, goal), ('CPU of a step', 1, cpu_goal)):
+        pairs = [(first[number], second[number]) for first, second in blocks]
+        figures.append(Figure(
+            '%s: %s' % (kind, what), '%.2f ms, %.2f ms' % tuple(1e3 * median(values) for values in zip(*pairs)),
+            median(first / second if second else float('inf') for first, second in pairs), highest, 'x'))
+    return figures
 
 
 def memory_figures(args: argparse.Namespace) -> Iterator[Figure]:
@@ -145,16 +138,12 @@ def memory_figure(grown: Dict[str, int], rows: int) -> Figure:
 
 def hash_figures(args: argparse.Namespace) -> Iterator[Figure]:
     """Yield HashEmbedding beside Embedding."""
-    blocks = _turns(args, 'hash')
-    yield step_figure('HashEmbedding beside Embedding', blocks, 1.3)
-    yield cpu_figure('HashEmbedding beside Embedding', blocks, 1.5)
+    yield from step_figures('HashEmbedding beside Embedding', _turns(args, 'hash'), 1.3, 1.5)
 
 
 def collection_figures(args: argparse.Namespace) -> Iterator[Figure]:
     """Yield 26 features in one call beside 26 calls."""
-    blocks = _turns(args, 'collection')
-    yield cpu_figure('26 features in a collection beside 26 Embeddings', blocks, 0.4)
-    yield step_figure('26 features in a collection beside 26 Embeddings', blocks, 1.0)
+    yield from step_figures('26 features in a collection beside 26 Embeddings', _turns(args, 'collection'), 1.0, 0.4)
 
 
 def files_figures(args: argparse.Namespace) -> Iterator[Figure]:
@@ -164,8 +153,7 @@ def files_figures(args: argparse.Namespace) -> Iterator[Figure]:
         env = dict(args.env, MXHYBRID_STORAGE='*files*=%s,*=memory' % directory,
                    MXHYBRID_STORAGE_MEMORY=str(cache_bytes))
         blocks = _turns(argparse.Namespace(**dict(vars(args), env=env)), 'files', args.touched)
-    yield step_figure('rows in files, a quarter of them in memory', blocks, 2.0)
-    yield cpu_figure('rows in files, a quarter of them in memory', blocks, 2.0)
+    yield from step_figures('rows in files, a quarter of them in memory', blocks, 2.0, 2.0)
 
 
 def checkpoint_figures(args: argparse.Namespace) -> Iterator[Figure]:
@@ -212,9 +200,7 @@ def torch_figures(args: argparse.Namespace) -> Iterator[Figure]:
                                ) as job:
                 theirs.append(job.wait(args.timeout).ok().results[0])
         blocks = [[[each['step_s'], each['cpu_s']] for each in both] for both in zip(ours, theirs)]
-        what = 'one process, %s beside PyTorch (%s)' % (optimizer, name)
-        yield step_figure(what, blocks, 1.0)
-        yield cpu_figure(what, blocks, 1.0)
+        yield from step_figures('one process, %s beside PyTorch (%s)' % (optimizer, name), blocks, 1.0, 1.0)
 
 
 #: Parts by name, in the order in which they run.

@@ -15,7 +15,7 @@ from lab.launchers import SCRIPTS
 from lab.processes import JobFailed
 
 from . import launching
-from .contender_job import ContenderJob
+from .comparison import Comparison
 
 NAME = 'word_lm'
 EXAMPLES = SCRIPTS.parent / 'examples'
@@ -34,13 +34,13 @@ def tokens_for(workers: int, steps: int) -> int:
     return max(_LEAST_TOKENS, COLUMNS * workers * (WORDS * steps + 1))
 
 
-class Training:
-    """The benchmark of training, which `cli` runs; the methods are those of `exchange.Exchange`."""
+class Training(Comparison):
+    """The benchmark of the example."""
 
-    unit = 'words'
+    unit, worker_units = 'words', COLUMNS * WORDS
 
     def __init__(self, args: argparse.Namespace):
-        self._args = args
+        super().__init__(args)
         self._perplexity: Dict[int, float] = {}
         # An emulated host reaches no other network.
         try:
@@ -52,16 +52,8 @@ class Training:
         except subprocess.TimeoutExpired as error:
             raise JobFailed('cannot get the text: its download did not end within %g s' % _FETCH_S) from error
 
-    def units(self, hosts: int) -> int:
-        """Words of all workers in a step."""
-        return COLUMNS * WORDS * hosts * self._args.workers
-
     def describe(self) -> str:
-        """Size of the model."""
         return 'examples/word_lm.py, forward and backward passes included'
-
-    def bound(self, hosts: int, mbit: Optional[float]) -> Optional[Dict[str, Any]]:
-        """None: here the workers compute, too."""
 
     def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:
         """Return sentences about perplexities, and the time to reach the perplexity of the first contender before its
@@ -79,20 +71,12 @@ class Training:
         return sentences
 
     def skipped(self, hosts: int) -> Dict[str, str]:
-        """Contenders that cannot take part, and why."""
         reason = 'the example has row_sparse weights, which need a KVStore'
         fitting = (*_FLAGS, *launching.ROUNDED)
         reasons = {name: reason for name in launching.CONTENDERS if name not in fitting}
         return dict(reasons, torchrec=launching.FOR_RECOMMENDERS)
 
     def run(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
-        """Run one contender's job and return its figures; `check` is called while it waits, and may raise.
-
-        Raises
-        ------
-        JobFailed
-            It did not come to its end, or learned something else than the one before it.
-        """
         args, size = self._args, hosts * self._args.workers
         wire_dtype, flags = launching.ROUNDED.get(contender), _FLAGS.get(contender, [])
         argv = [str(EXAMPLES / 'word_lm.py'), '--kvstore', 'hybrid' if wire_dtype or flags else contender, '--epochs',
@@ -101,11 +85,10 @@ class Training:
         variables = {'MXHYBRID_WIRE_DTYPE': wire_dtype} if wire_dtype else {}
         if contender == 'hybrid_stale':
             variables['MXHYBRID_STALENESS'] = '1'
-        with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check) as job:
+        with self._job(testbed, hosts, check) as job:
             launching.start(job, contender, argv, variables)
             job.wait()
             outputs = job.outputs()
-            job.wait_for_helpers()
         speeds, perplexities, perplexity = read(outputs)
         first = self._perplexity.setdefault(hosts, perplexity)
         if abs(perplexity / first - 1) > _TOLERANCE:
@@ -119,12 +102,8 @@ class Training:
 
 
 def read(outputs: List[str]) -> Any:
-    """Parse the output of workers: words per second and perplexity of every epoch, and the final perplexity.
-
-    Raises
-    ------
-    JobFailed
-        They printed no such thing.
+    """Parse the output of workers: words per second and perplexity of every epoch, and the final perplexity; JobFailed
+    if they are missing.
     """
     text = '\n'.join(outputs)
     speeds = [float(speed.replace(',', '')) for speed in re.findall(r'([\d,]+) words/s', text)]

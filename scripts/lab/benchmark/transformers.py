@@ -24,7 +24,6 @@ class _BertLayer(gluon.HybridBlock):
 
     def hybrid_forward(self, F: Any, data: Any, valid: Any, query_weight: Any, key_weight: Any, value_weight: Any,
                        query_bias: Any, key_bias: Any, value_bias: Any) -> Any:
-        """Return the data of the next layer."""
         heads = self._heads
         weight = F.concat(*[F.reshape(array, shape=(heads, -1, 0), reverse=True)
                             for array in (query_weight, key_weight, value_weight)], dim=-2)
@@ -89,7 +88,6 @@ class _GptLayer(gluon.HybridBlock):
         return F.reshape(heads, shape=(-3, -2))
 
     def hybrid_forward(self, F: Any, data: Any, mask: Any) -> Any:
-        """Return the data of the next layer."""
         normed = self.norm(data)
         query, key, value = (self._apart(F, layer(normed)) for layer in (self.query, self.key, self.value))
         scores = F.batch_dot(query, key, transpose_b=True) * self._scale

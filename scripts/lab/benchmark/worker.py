@@ -2,12 +2,14 @@
 
 A specification may ask for several windows of steps, of which each has barriers of its own.
 """
+import importlib
 import json
 import os
 import time
 from statistics import median
 from typing import Any, Dict
 
+from lab.files import replace_file
 from lab.processes import MARKER
 
 from .interruption import die_with_parent
@@ -18,6 +20,10 @@ from .workloads import WORKLOADS, Workload, step_batch
 GATE, OPENED = 'warm', 'opened'
 _GATE_S = 60.0
 
+#: Modules and classes of workers that train: by workload, and for training workloads by contender.
+_TRAINED = {'plans': ('plan_training', 'PlanTrained'), 'pipeline': ('pipeline_training', 'PipelineTrained')}
+_MODELS = {'torch_sharded': ('model_torch', 'TorchTrained'), 'torchrec': ('model_torchrec', 'TorchRecTrained')}
+
 
 def make_workload(spec: Dict[str, Any]) -> Workload:
     """The workload that a job's specification asks for."""
@@ -26,38 +32,19 @@ def make_workload(spec: Dict[str, Any]) -> Workload:
 
 def make_contender(spec: Dict[str, Any], rank: int) -> Any:
     """Make the contender of this worker; import the library that it needs and no other."""
-    size = spec['hosts'] * spec['workers']
+    size, contender = spec['hosts'] * spec['workers'], spec['contender']
+    if spec['workload'] in WORKLOADS:
+        if contender == 'torch_sharded':
+            from .sharded import TorchSharded
+
+            return TorchSharded(make_workload(spec), rank, size)
+        from .contenders import CLASSES
+
+        return CLASSES[contender](make_workload(spec), rank, size)
+    module, name = _TRAINED.get(spec['workload'], ('layers_training', 'Trained'))
     if spec.get('trains'):
-        if spec['contender'] == 'torch_sharded':
-            from .model_torch import TorchTrained
-
-            return TorchTrained(spec, rank, size)
-        if spec['contender'] == 'torchrec':
-            from .model_torchrec import TorchRecTrained
-
-            return TorchRecTrained(spec, rank, size)
-        from .model_training import Trained as ModelTrained
-
-        return ModelTrained(spec, rank, size)
-    if spec['workload'] == 'plans':
-        from .plan_training import PlanTrained
-
-        return PlanTrained(spec, rank, size)
-    if spec['workload'] == 'pipeline':
-        from .pipeline_training import PipelineTrained
-
-        return PipelineTrained(spec, rank, size)
-    if spec['workload'] not in WORKLOADS:
-        from .layers_training import Trained
-
-        return Trained(spec, rank, size)
-    if spec['contender'] == 'torch_sharded':
-        from .sharded import TorchSharded
-
-        return TorchSharded(make_workload(spec), rank, size)
-    from .contenders import CLASSES
-
-    return CLASSES[spec['contender']](make_workload(spec), rank, size)
+        module, name = _MODELS.get(contender, ('model_training', 'Trained'))
+    return getattr(importlib.import_module('lab.benchmark.' + module), name)(spec, rank, size)
 
 
 def _pass_gate(spec: Dict[str, Any]) -> None:
@@ -74,7 +61,7 @@ def _snapshot(spec: Dict[str, Any], rank: int) -> Dict[str, Any]:
     """Readings at one moment: of the host by its first worker, of the job by the first of all."""
     taken: Dict[str, Any] = {}
     if spec['interface'] is not None and rank % spec['workers'] == 0:
-        taken['received'], taken['sent'] = interface_bytes(spec['interface'])
+        taken['received'], taken['sent'] = interface_bytes()[spec['interface']]
     if rank == 0:
         taken['cpu'], taken['busy'] = cpu_seconds(os.environ[MARKER]), busy_seconds()
     return taken
@@ -114,10 +101,7 @@ def main() -> None:
                 'sums': contender.verify(step_batch(warmup + steps))}
     contender.flush()
     contender.barrier()
-    scratch = '%s/%d.part' % (spec['directory'], rank)
-    with open(scratch, 'w') as file:
-        json.dump(readings, file)
-    os.replace(scratch, '%s/rank%d.json' % (spec['directory'], rank))
+    replace_file('%s/rank%d.json' % (spec['directory'], rank), json.dumps(readings))
 
 
 if __name__ == '__main__':

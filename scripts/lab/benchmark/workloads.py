@@ -35,22 +35,14 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Table:
-    """A row_sparse parameter, float32.
-
-    Attributes
-    ----------
-    name : str
-    rows, width : int
-    zipf : int
-        Ids that a worker draws from a Zipf law in a step.
-    candidates : int
-        Distinct ids that it draws log-uniformly besides, as sampled softmax does.
-    """
+    """A row_sparse parameter, float32."""
 
     name: str
     rows: int
     width: int
+    #: The ids that a worker draws from a Zipf law in a step.
     zipf: int
+    #: The distinct ids that it draws log-uniformly besides, as sampled softmax does.
     candidates: int = 0
 
     @property
@@ -79,22 +71,12 @@ class Dense:
 
 @dataclass(frozen=True)
 class Workload:
-    """A model seen from its exchange of gradients.
-
-    Attributes
-    ----------
-    name : str
-    tables : tuple of Table
-    dense : tuple of Dense
-    unit : str
-        What throughput counts: words, images or samples.
-    units : int
-        How many of them a worker handles in a step.
-    """
+    """A model seen from its exchange of gradients."""
 
     name: str
     tables: Tuple[Table, ...]
     dense: Tuple[Dense, ...]
+    #: The unit of throughput, words, images or samples, and their number in a step of a worker.
     unit: str
     units: int
 
@@ -131,13 +113,7 @@ class Workload:
         return sum(table.rows * table.row_bytes for table in self.tables)
 
     def draw(self, batch: int, rank: int) -> Dict[str, np.ndarray]:
-        """Ids that worker `rank` looks up in each table, in the order of its data: int64, not unique.
-
-        Parameters
-        ----------
-        batch : int
-            Which of its `BATCHES` batches.
-        rank : int
+        """Return the ids that a worker looks up in each table in a batch, in the order of its data: int64, not unique.
         """
         return {table.name: _draw(table, [batch, rank, number]) for number, table in enumerate(self.tables)}
 

@@ -14,12 +14,7 @@ FORWARD, BACKWARD = range(2)
 
 
 class MadeUpStep:
-    """The blocks of a step of `operators` on `ranks`.
-
-    Attributes
-    ----------
-    resources : list of TokenBucket
-        A core of each rank, then uplinks and downlinks.
+    """The blocks of a step of `operators` on `ranks`; `resources` are the cores of ranks, their uplinks and downlinks.
     """
 
     def __init__(self, operators: int, ranks: int, halos: int = 0, all_to_alls: int = 0, weights: int = 10,

@@ -33,37 +33,29 @@ def cache_of(folder):
         sys.implementation.cache_tag, importlib.util.MAGIC_NUMBER.hex(), build))
 
 
-class CompiledFunctions:
-    """Compiled functions and their documentation, by module, operator and name; the file is read at the first use."""
+class CompiledFunctions(dict):
+    """The code object and the documentation of functions, by module, operator and name; read at the first use."""
 
-    def __init__(self):
-        self._path, self._functions, self._has_new = None, {}, False
+    path, stored = None, 0
 
     def open(self, folder):
         """Read the file for the library in a folder of MXNet, once."""
-        if self._path is None:
-            self._path = cache_of(folder)
-            with contextlib.suppress(OSError, ValueError, EOFError, TypeError), open(self._path, 'rb') as file:
-                self._functions = marshal.loads(file.read())
+        if self.path is None:
+            self.path = cache_of(folder)
+            with contextlib.suppress(OSError, ValueError, EOFError, TypeError), open(self.path, 'rb') as file:
+                self.update(marshal.loads(file.read()))
+            self.stored = len(self)
             atexit.register(self.save)
-
-    def get(self, key):
-        """Return the code object and the documentation of a function, or None."""
-        return self._functions.get(key)
-
-    def add(self, key, code, documentation):
-        """Keep a function."""
-        self._functions[key], self._has_new = (code, documentation), True
 
     def save(self):
         """Write the file, if there are functions that it lacks."""
-        if self._has_new:
-            scratch = '%s.%d' % (self._path, os.getpid())
+        if len(self) > self.stored:
+            scratch = '%s.%d' % (self.path, os.getpid())
             with contextlib.suppress(OSError):
-                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+                os.makedirs(os.path.dirname(self.path), exist_ok=True)
                 with open(scratch, 'wb') as file:
-                    file.write(marshal.dumps(self._functions))
-                os.replace(scratch, self._path)
+                    file.write(marshal.dumps(dict(self)))
+                os.replace(scratch, self.path)
 
 
 FUNCTIONS = CompiledFunctions()
@@ -131,16 +123,14 @@ class Operators:
         if signature_only or not is_being_imported('mxnet'):
             return self._write(handle, operator, function, signature_only)
         key = '%s %s %s' % (self._name, operator, function)
-        known = FUNCTIONS.get(key)
-        if known is None:
+        if key not in FUNCTIONS:
             source, documentation = self._write(handle, operator, function)
             start = end = source.rindex(self._text_before_handle) + len(self._text_before_handle)
             while source[end].isdigit():
                 end += 1
             code = compile('%s%d%s' % (source[:start], PLACEHOLDER, source[end:]), '<string>', 'exec')
-            FUNCTIONS.add(key, code, documentation)
-        else:
-            code, documentation = known
+            FUNCTIONS[key] = code, documentation
+        code, documentation = FUNCTIONS[key]
         return with_handle(code, handle.value), documentation
 
 

@@ -1,6 +1,6 @@
 """Train an embedding and two dense layers, each worker on its shard of a joint batch; report the final weights."""
-import argparse
 import socket
+import sys
 
 import mxnet as mx
 import numpy as np
@@ -10,7 +10,7 @@ from mxnet import autograd, gluon
 import mxhybrid  # noqa: F401  (registers 'hybrid')
 
 # Large enough for the table to outweigh, on the wire, all that ssh and Horovod send to start a job.
-ROWS, WIDTH, BATCH, LENGTH = 20000, 8, 32, 5
+ROWS, WIDTH, BATCH, LENGTH, STEPS = 20000, 8, 32, 5, 10
 
 
 class Net(gluon.Block):
@@ -28,12 +28,7 @@ class Net(gluon.Block):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--kvstore', default='hybrid')
-    parser.add_argument('--steps', type=int, default=10)
-    args = parser.parse_args()
-
-    store = mx.kv.create(args.kvstore)
+    store = mx.kv.create(sys.argv[1] if len(sys.argv) > 1 else 'hybrid')
     rank, workers = store.rank, store.num_workers
     # Every worker starts with other weights: the weights of rank 0 count.
     mx.random.seed(7 + rank)
@@ -44,7 +39,7 @@ def main():
     # The joint batches are the same on every worker, which takes its shard of each.
     draw = np.random.RandomState(3)
     shard = slice(rank * BATCH // workers, (rank + 1) * BATCH // workers)
-    for _ in range(args.steps):
+    for _ in range(STEPS):
         ids = np.minimum(draw.zipf(1.3, size=(BATCH, LENGTH)) - 1, ROWS - 1)
         target = draw.uniform(-1, 1, size=(BATCH, 1))
         with autograd.record():

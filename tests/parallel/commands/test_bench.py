@@ -13,11 +13,15 @@ CONTENDERS = ['hybrid', 'hybrid_prefetch', 'hybrid_stale', 'hybrid_engines', 'hy
               'dist_sync', 'horovod_gather', 'horovod_dense']
 
 
+def bench(directory, *arguments, timeout=280, env=None):
+    """Run scripts/bench; return its output, and the runs in its file, bench.json."""
+    with jobs.start_command([*BENCH, *arguments, '--json', directory / 'bench.json'], env=env) as job:
+        output = job.wait(timeout=timeout).ok().output
+    return output, json.loads((directory / 'bench.json').read_text())['runs']
+
+
 def test_all_contenders_on_loopback(tmp_path):
-    file = tmp_path / 'bench.json'
-    with jobs.start_command(BENCH + SMALL + ['--workers', '1', '--json', file]) as job:
-        output = job.wait(timeout=280).ok().output
-    run, = json.loads(file.read_text())['runs']
+    output, (run,) = bench(tmp_path, *SMALL, '--workers', '1')
     # The benchmark itself checks that each contender has the right sums.
     assert sorted(run['contenders']) == sorted(CONTENDERS)
     assert sorted(run['skipped']) == ['torch_sharded', 'torchrec']
@@ -31,27 +35,21 @@ def test_all_contenders_on_loopback(tmp_path):
 
 @pytest.mark.parametrize('workload, steps', [('train_lm', 12), ('train_movielens', 3)])
 def test_all_contenders_learn_the_same(tmp_path, workload, steps):
-    file, picture = tmp_path / 'training.json', tmp_path / 'training.svg'
     names = ['hybrid', 'hybrid_engines', 'dist_sync', 'horovod_gather', 'horovod_dense']
-    with jobs.start_command(BENCH + SMALL + ['--workload', workload, '--hosts', '1', '--steps', str(steps),
-                                             '--contenders', ','.join(names), '--json', file]) as job:
-        job.wait(timeout=200).ok()
-    run, = json.loads(file.read_text())['runs']
+    _, (run,) = bench(tmp_path, *SMALL, '--workload', workload, '--hosts', '1', '--steps', str(steps),
+                      '--contenders', ','.join(names), timeout=200)
     curves = [run['contenders'][name]['rounds'][0]['losses'] for name in names]
     assert len(curves[0]) == steps + 1 and curves[0][-1] != curves[0][0]
     for curve in curves[1:]:
         assert curve == pytest.approx(curves[0], rel=1e-3)
-    with jobs.start_command(BENCH + ['--from', file, '--plot', picture]) as job:
+    with jobs.start_command(BENCH + ['--from', tmp_path / 'bench.json', '--plot', tmp_path / 'training.svg']) as job:
         job.wait(timeout=60).ok()
     drawn = (tmp_path / 'training-loss.svg').read_text()
     assert all(name in drawn for name in names) and '--workload %s' % workload in drawn
 
 
 def test_overhead_in_one_process(tmp_path):
-    file = tmp_path / 'overhead.json'
-    with jobs.start_command(BENCH + ['--workload', 'overhead', '--steps', '1', '--rounds', '1', '--json', file]) as job:
-        output = job.wait(timeout=200).ok().output
-    figures = json.loads(file.read_text())['runs']
+    output, figures = bench(tmp_path, '--workload', 'overhead', '--steps', '1', '--rounds', '1', timeout=200)
     assert [each['other'] for each in figures] == ['local', None]
     for each in figures:
         assert 0 < each['low'] <= each['ratio'] <= each['high']
@@ -61,12 +59,8 @@ def test_overhead_in_one_process(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_tables_beside_their_goals(tmp_path):
-    file = tmp_path / 'tables.json'
-    with jobs.start_command(BENCH + ['--workload', 'tables', '--parts', 'start,memory,hash,collection,checkpoint',
-                                     '--ids', '8', '--touched', '100000', '--steps', '2', '--warmup', '1', '--rounds',
-                                     '1', '--json', file]) as job:
-        output = job.wait(timeout=280).ok().output
-    figures = json.loads(file.read_text())['runs']
+    output, figures = bench(tmp_path, '--workload', 'tables', '--parts', 'start,memory,hash,collection,checkpoint',
+                            '--ids', '8', '--touched', '100000', '--steps', '2', '--warmup', '1', '--rounds', '1')
     assert len(figures) == 14
     for figure in figures:
         assert any(line.startswith(figure['what']) for line in output.splitlines()), output
@@ -81,13 +75,10 @@ def test_a_worker_that_fails_ends_the_benchmark():
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize('hosts, workers', [(2, 1), (1, 2)])
 def test_plans_are_predicted_and_measured(tmp_path, hosts, workers):
-    file = tmp_path / 'plans.json'
-    with jobs.start_command(BENCH + ['--workload', 'plans', '--no-network', '--hosts', str(hosts), '--workers',
-                                     str(workers), '--steps', '2', '--warmup', '1', '--rounds', '1', '--cases',
-                                     'recommender', '--profiles', tmp_path / 'profiles.json', '--json', file],
-                            env={'PYTHONPATH': None, 'OMP_NUM_THREADS': None}) as job:
-        output = job.wait(timeout=380).ok().output
-    run, = json.loads(file.read_text())['runs']
+    output, (run,) = bench(
+        tmp_path, '--workload', 'plans', '--no-network', '--hosts', str(hosts), '--workers', str(workers), '--steps',
+        '2', '--warmup', '1', '--rounds', '1', '--cases', 'recommender', '--profiles', tmp_path / 'profiles.json',
+        timeout=380, env={'PYTHONPATH': None, 'OMP_NUM_THREADS': None})
     assert set(run['predicted']) == set(run['measured']) >= {'data', 'trick', 'model 2', 'found'}
     assert all(run[what][name] > 0 for what in ('predicted', 'measured') for name in run[what])
     assert 'recommender on %d hosts x %d workers, no network' % (hosts, workers) in output

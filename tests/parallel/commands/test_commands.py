@@ -3,7 +3,6 @@ import json
 import os
 import signal
 import sys
-import time
 
 import pytest
 from lab import jobs
@@ -75,10 +74,8 @@ def test_selftest_out_of_time():
 def test_selftest_interrupted(launcher, number):
     with jobs.start_command(MXHYBRID + ['selftest', '--launcher', launcher]) as job:
         job.wait_for_output('mxhybrid: selftest on', timeout=30)
-        deadline = time.monotonic() + 60
-        while not any('mxhybrid.commands.sanity' in process.cmdline for process in job.processes()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        job.wait_until(lambda: any('mxhybrid.commands.sanity' in process.cmdline for process in job.processes()), 60,
+                       'a worker')
         job.kill(job.pid, number)
         result = job.wait(timeout=30)  # and none of its processes is left
     assert result.returncode == 128 + number, result.output

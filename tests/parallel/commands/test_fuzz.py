@@ -2,7 +2,6 @@
 import re
 import signal
 import sys
-import time
 
 import psutil
 import pytest
@@ -118,11 +117,9 @@ def test_a_planted_difference_of_a_network_is_found(tmp_path):
 
 def test_a_fuzzer_that_is_terminated_ends_its_job():
     with start_command([sys.executable, str(SCRIPTS / 'fuzz'), '--first', '0', '--programs', '20']) as command:
-        fuzzer, deadline, started = psutil.Process(command.pid), time.monotonic() + 90, []
-        while not any('body.py' in ' '.join(process.cmdline()) for process in started if process.is_running()):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-            started = fuzzer.children(recursive=True)
+        command.wait_until(lambda: any('body.py' in process.cmdline for process in command.processes()), 90,
+                           'a job of the fuzzer')
+        started = psutil.Process(command.pid).children(recursive=True)
         command.kill(command.pid, signal.SIGTERM)
         result = command.wait(timeout=60)
     assert result.returncode == 130, result.output

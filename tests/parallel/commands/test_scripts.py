@@ -7,20 +7,15 @@ import pytest
 from lab.launchers import REPOSITORY, SCRIPTS
 from lab.soak.cli import soak
 
+from ...helpers.no_driver import compile_no_driver
+
 SMALL = ['--epochs', '1', '--max-tokens', '60000', '--vocab', '4000', '--samples', '256', '--embed', '48',
          '--hidden', '48']
 
 
-def library(directory, source, name):
-    """Compile a library; returns an environment in which the loader finds it."""
-    argv = ['g++', '-x', 'c', '-shared', '-fPIC', '-o', str(directory / name), str(source)]
-    subprocess.run(argv, check=True, timeout=60)
-    return dict(os.environ, LD_LIBRARY_PATH=str(directory))
-
-
 def test_without_a_device_it_says_so_and_installs_nothing(tmp_path):
-    env = library(tmp_path, REPOSITORY / 'tests' / 'helpers' / 'no_driver.c', 'libcuda.so.1')
-    env['MXHYBRID_VENV'] = str(tmp_path / 'venv')
+    compile_no_driver(tmp_path)
+    env = dict(os.environ, LD_LIBRARY_PATH=str(tmp_path), MXHYBRID_VENV=str(tmp_path / 'venv'))
     result = subprocess.run([str(SCRIPTS / 'gpu')], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                             timeout=60, check=False, universal_newlines=True)
     assert result.returncode == 3

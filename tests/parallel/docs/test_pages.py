@@ -13,6 +13,7 @@ import types
 
 import mxnet as mx
 import pytest
+from lab.benchmark import cli, launching, layers, model_steps, pipeline, plans, recovery, tables, training, workloads
 from lab.launchers import REPOSITORY
 from mxnet import gluon
 from mxnet.gluon.contrib.nn import SparseEmbedding
@@ -24,24 +25,13 @@ from mxhybrid.commands import main
 from mxhybrid.native import optimizers
 from mxhybrid.planner.cluster import cluster_spec
 
-from ...helpers.pages import (
-    BLOCKS,
-    PAGES,
-    SCRIPT,
-    blocks_of,
-    commands,
-    first_python,
-    only_python,
-    parse,
-    run,
-    table,
-    written_cluster,
-)
+from ...helpers.pages import BLOCKS, PAGES, SCRIPT, code_of, commands, parse, run, table, written_cluster
 from ..planner import test_planner
 
 pytestmark = pytest.mark.timeout(150)
-RESUMED, LOOP = first_python('docs/checkpoints.md'), only_python('docs/routes.md')
-OWN = only_python('docs/compatibility.md')
+RESUMED = code_of('docs/checkpoints.md')[0]
+LOOP, = code_of('docs/routes.md')
+OWN, = code_of('docs/compatibility.md')
 
 
 def test_languages_of_code_blocks():
@@ -56,7 +46,7 @@ def test_languages_of_code_blocks():
 
 def test_change_of_a_script():
     """The README's diff leads to lines of the minimal example, in their order."""
-    (_, changed), = (block for block in blocks_of(PAGES['README.md']) if block[0] == 'diff')
+    changed, = code_of('README.md', 'diff')
     lines = [line[1:] for line in changed.splitlines() if line.startswith(('+', ' '))]
     rest = iter(SCRIPT.splitlines())
     assert len(lines) == 3 and all(line in rest for line in lines)
@@ -81,7 +71,8 @@ def test_loop_that_prefetches():
 
 
 def test_net_with_dynamic_tables(capsys):
-    exec(only_python('docs/embeddings.md'), {'__name__': '__main__'})
+    program, = code_of('docs/embeddings.md')
+    exec(program, {'__name__': '__main__'})
     report = capsys.readouterr().out
     assert 'net_embedding0_weight  2000000000     16            3' in report and 'net_words_weight' in report
 
@@ -96,6 +87,11 @@ def test_loop_that_resumes(tmp_path):
         exec(RESUMED.replace("'checkpoints'", repr(str(tmp_path))), dict(names, train=steps.append))
         assert steps == list(expected)
     assert mxhybrid.checkpoint.load(tmp_path, net, trainer)[:2] == (2000, {'epoch': 0})
+
+
+def without_code(text):
+    """Return a page without its code blocks."""
+    return re.sub(r'^```.*?^```$', '', text, flags=re.MULTILINE | re.DOTALL)
 
 
 # ----------------------------------------------------------------------------------------------------- tables
@@ -132,8 +128,7 @@ def test_settings():
 
 
 def test_search_from_python(folder):
-    program, = (text for language, text in blocks_of(PAGES['docs/planner.md'])
-                if language == 'python' and 'planner.search' in text)
+    program, = (text for text in code_of('docs/planner.md') if 'planner.search' in text)
     (folder / 'nets.py').write_text(test_planner.NETS)
     (folder / 'cluster.json').write_text(written_cluster())
     (folder / 'search.py').write_text(program)
@@ -168,7 +163,7 @@ def names_in(tree):
 def test_files_that_pages_name(name):
     """Each file of the code that a page names exists, `folder/file.py`, and each function, `file.function()`."""
     page, package = PAGES[name], REPOSITORY / 'mxhybrid'
-    quoted = set(re.findall(r'`([^`\n]+)`', re.sub(r'^```.*?^```$', '', page, flags=re.MULTILINE | re.DOTALL)))
+    quoted = set(re.findall(r'`([^`\n]+)`', without_code(page)))
     files = {name for name in quoted if re.fullmatch(r'([\w.]+/)+(\w+\.(py|h|cc|md|txt))?', name)}
     assert len(files) > 3
     tests = REPOSITORY / 'tests'
@@ -187,19 +182,6 @@ def test_files_that_pages_name(name):
 
 def test_benchmark():
     """Workloads and contenders are listed, all of them, with the sizes that they have."""
-    from lab.benchmark import (
-        cli,
-        launching,
-        layers,
-        model_steps,
-        pipeline,
-        plans,
-        recovery,
-        tables,
-        training,
-        workloads,
-    )
-
     assert [row[0].strip('`') for row in table('`--contenders`')] == list(launching.CONTENDERS)
     listed = {row[0].strip('`'): row for row in table('`--workload`')}
     assert list(listed) == list(workloads.WORKLOADS) + list(model_steps.TASKS) + [training.NAME, cli.OVERHEAD] + list(
@@ -302,7 +284,7 @@ def test_an_optimizer_of_ones_own(folder):
     ('docs/from-dist-sync.md', '', '', 'python scripts/launch.py -n 2 -s 1 --launcher local python')])
 def test_scripts_of_other_stores(page, replaced, launcher, by, folder):
     """Both programs of a page, before and after the changes, print the same loss."""
-    before, after = (text for language, text in blocks_of(PAGES[page]) if language == 'python')
+    before, after = code_of(page)
     losses = []
     for program, command in ((before, launcher), (after, by)):
         if command:
@@ -326,16 +308,14 @@ def test_optimizers():
 
 def anchors(text):
     """set of str: where links into a page may lead, as GitHub names headings."""
-    heads = re.findall(r'^#+ (.*)$', re.sub(r'^```.*?^```$', '', text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    heads = re.findall(r'^#+ (.*)$', without_code(text), re.MULTILINE)
     return {re.sub(r'[^\w\- ]', '', head.lower()).replace(' ', '-') for head in heads}
 
 
 @pytest.mark.parametrize('page', PAGES)
 def test_links(page):
     """Relative links lead to files, and to headings that are there."""
-    text = re.sub(r'^```.*?^```$', '', PAGES[page], flags=re.MULTILINE | re.DOTALL)
-    links = re.findall(r'\]\(([^)\s]*)\)', text)
-    for link in links:
+    for link in re.findall(r'\]\(([^)\s]*)\)', without_code(PAGES[page])):
         target, _, anchor = link.partition('#')
         if target.startswith('https://'):
             continue
@@ -378,7 +358,7 @@ def test_no_paragraph_is_repeated():
     """No page repeats a paragraph of another page."""
     seen = {}
     for name, text in PAGES.items():
-        for paragraph in re.sub(r'^```.*?^```$', '', text, flags=re.MULTILINE | re.DOTALL).split('\n\n'):
+        for paragraph in without_code(text).split('\n\n'):
             words = ' '.join(paragraph.split())
             if len(words) > 80:
                 assert words not in seen, (name, seen.get(words))

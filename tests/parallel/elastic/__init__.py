@@ -25,17 +25,29 @@ def read_steps(directory):
     return [tuple(map(int, line.split())) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def first_steps(directory):
+    """Return the first step that each generation made."""
+    return {generation: step for generation, step, _ in reversed(read_steps(directory))}
+
+
 def start(directory, options=(), arguments=(), env=None):
     """Start a job of two workers that trains, and writes into a directory."""
-    directory.mkdir(exist_ok=True)
     return start_command(run_command(['-np', 2, *options], [directory, '--every', EVERY, *arguments]), body=BODY,
                          env=env)
 
 
 def wait_for_step(job, directory, generation, step):
     """Wait until a generation has made a step."""
-    job.wait_until(lambda: any(made[:2] == (generation, step) for made in read_steps(directory)), 90,
+    job.wait_until(lambda: any(made[:2] == (generation, step) for made in read_steps(directory)), 100,
                    'step %d of generation %d' % (step, generation))
+
+
+def discovery_script(directory, text):
+    """Return the path of a new program that prints hosts."""
+    path = directory / 'discover'
+    path.write_text('#!/bin/sh\n' + text)
+    path.chmod(0o755)
+    return path
 
 
 def worker_pid(job, rank):
@@ -48,9 +60,11 @@ def keeper_pid(job):
     return next(process.pid for process in job.processes() if KEEPER in process.cmdline)
 
 
-def assert_same_weights(result, expected):
-    """All workers have the weights of another job, to the last bit."""
-    assert set(result.results) == set(expected.results)
+def finish(job, undisturbed):
+    """Wait for the end of a job whose workers have the weights of another job, to the last bit; return its result."""
+    result = job.wait(timeout=200).ok()
+    assert set(result.results) == set(undisturbed.results)
     for rank, values in result.results.items():
         for name in ('users', 'words', 'score'):
-            np.testing.assert_array_equal(values[name], expected.results[rank][name], name)
+            np.testing.assert_array_equal(values[name], undisturbed.results[rank][name], name)
+    return result

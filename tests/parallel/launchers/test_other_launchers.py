@@ -46,6 +46,7 @@ def test_horovodrun_in_a_step_of_slurm():
 
 BOUND_BODY = BODIES / 'bound.py'
 
+
 def switched(value):
     return {'MXHYBRID_BIND_TO_CORES': value}
 

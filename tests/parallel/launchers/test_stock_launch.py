@@ -19,7 +19,6 @@ def ports():
         yield
 
 
-
 def test_equals_one_process():
     cases = ['--cases', 'dense,widths,weight-adam,weight-nag,gradient-adagrad,trainers']
     expected = comparing.reference(TRAIN, *cases)

@@ -1,26 +1,11 @@
 """The benchmark's workloads, lower bounds and expected sums."""
-import sys
-
+import mxnet as mx
 import numpy as np
 import pytest
-from lab.launchers import REPOSITORY
+from lab.benchmark import bounds, gradients, shapes, workloads
 from mxnet.gluon.model_zoo import vision
 
 pytestmark = pytest.mark.both_pythons
-
-sys.path[:0] = [str(REPOSITORY / 'scripts'), str(REPOSITORY / 'examples')]
-
-from lab.benchmark import (  # noqa: E402
-    bounds,
-    gradients,
-    shapes,
-    workloads,
-)
-
-
-def table(name):
-    """First table of a workload."""
-    return workloads.WORKLOADS[name].tables[0]
 
 
 # ------------------------------------------------------------------------------------------- workloads
@@ -33,19 +18,16 @@ def test_models_have_the_published_sizes(name, dense, sparse):
     assert workload.table_bytes / 4 == pytest.approx(sparse, abs=0.05e6)
 
 
-@pytest.mark.parametrize('name, size, dropped', [('resnet50_v1', 224, '1x1 convolutions with a bias'),
-                                                 ('inception_v3', 299, None)])
-def test_image_models_have_the_layers_of_the_model_zoo(name, size, dropped):
-    import mxnet as mx
-
+@pytest.mark.parametrize('name, size, layers', [('resnet50_v1', 224, shapes.resnet50),
+                                                ('inception_v3', 299, shapes.inception_v3)])
+def test_image_models_have_the_layers_of_the_model_zoo(name, size, layers):
     net = getattr(vision, name)()
     net.initialize()
     net(mx.nd.zeros((1, 3, size, size)))
     params = [param for param in net.collect_params().values() if param.grad_req != 'null'
               # Gluon's first ResNet keeps some biases that a batch normalisation follows; the paper has none.
-              and not (dropped and 'conv' in param.name and param.name.endswith('bias'))]
-    mine = {'resnet50_v1': shapes.resnet50, 'inception_v3': shapes.inception_v3}[name]()
-    assert sorted(param.shape for param in params) == sorted(mine)
+              and not (name == 'resnet50_v1' and 'conv' in param.name and param.name.endswith('bias'))]
+    assert sorted(param.shape for param in params) == sorted(layers())
 
 
 def test_lm1b_draws_what_it_says():

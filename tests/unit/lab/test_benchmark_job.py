@@ -7,25 +7,18 @@ import sys
 import time
 
 import pytest
-from lab.launchers import REPOSITORY
+from lab.benchmark import testbeds
+from lab.benchmark.contender_job import ContenderJob
+from lab.benchmark.interruption import Interrupted, Signals
+from lab.processes import JobFailed, find_processes
 
 pytestmark = pytest.mark.both_pythons
-
-sys.path[:0] = [str(REPOSITORY / 'scripts'), str(REPOSITORY / 'examples')]
-
-from lab.benchmark import (  # noqa: E402
-    testbeds,
-)
-from lab.benchmark.contender_job import ContenderJob  # noqa: E402
-from lab.benchmark.interruption import Interrupted, Signals  # noqa: E402
-from lab.processes import JobFailed, find_processes  # noqa: E402
 
 
 class SignalledAmidCleaningUp(testbeds.Loopback):
     """The host of a user that interrupts while a job is being ended."""
 
     def kill_processes(self):
-        """Be interrupted."""
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -79,8 +72,7 @@ def test_variables_of_the_command_line_win(signals):
     with JobOnly(testbeds.Loopback(), 1, 1, 30.0, {'A': 'extra'}, signals.check) as job:
         job.start_worker(1, [sys.executable, '-c', 'import os; print(os.environ["A"], os.environ["B"])'],
                          {'A': 'own', 'B': 1})
-        while job._workers[1].poll() is None:
-            time.sleep(0.05)
+        until(lambda: job._workers[1].poll() is not None)
         assert job.outputs()[1] == 'extra 1\n'
 
 

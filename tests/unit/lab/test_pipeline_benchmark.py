@@ -1,9 +1,9 @@
-"""The benchmark of a pipeline and its drawing: efficiency, arguments, and hosts with a small share of a processor."""
+"""The benchmark of a pipeline and its drawing: efficiency, and hosts with a small share of a processor."""
 import argparse
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from lab.benchmark import cli, limits
+from lab.benchmark import testbeds
 from lab.benchmark.pipeline import ALONE, CONTENDERS, Pipeline, efficiency, efficiency_sentence
 from lab.pipeline_timeline import MICRO_BATCHES, STAGES, Span, drawing, efficiency as efficiency_of_spans, spans_of
 from lab.processes import JobFailed
@@ -38,21 +38,10 @@ def test_schedules_that_learn_something_else_end_the_benchmark():
         kind._compare(4, 'gpipe', 'schedule', [{'sums': {'loss': 2.6}}], 1e-4)
 
 
-@pytest.mark.parametrize('arguments, words', [
-    (['--micro-batches', '3'], '3 does not divide the 16 samples of a step: give 1, 2, 4, 8 or 16'),
-    (['--micro-batches', '0'], 'invalid'), (['--share', '0'], '0 is not above 0 and at most 1'),
-    (['--share', '2'], '2 is not above 0 and at most 1')])
-def test_bad_arguments_are_refused(arguments, words, capsys):
-    with pytest.raises(SystemExit):
-        cli.parse(['--workload', 'pipeline'] + arguments)
-    assert words in capsys.readouterr().err
-
-
 @pytest.mark.parametrize('share, period_us, quota_us', [(0.2, 5000, 1000), (0.8, 2500, 2000)])
 def test_a_host_may_have_a_share_of_a_processor(share, period_us, quota_us, monkeypatch, tmp_path):
-    monkeypatch.setattr(limits, '_CGROUP', tmp_path)
-    testbed = limits.Limited(2, 100.0, 'reno', share)
-    testbed._make_groups()
+    monkeypatch.setattr(testbeds, '_CGROUP', tmp_path)
+    testbeds.Limited(2, 100.0, 'reno', share)._make_groups()
     groups = sorted(tmp_path.iterdir())
     assert len(groups) == 2
     for group in groups:

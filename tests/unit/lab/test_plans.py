@@ -2,8 +2,10 @@
 import os
 
 import pytest
-from lab.benchmark import limits, plans, plot
+from lab.benchmark import bounds, plans, plot, report, testbeds
 from lab.emulation import EmulationError
+
+from .test_benchmark_report import round_figures
 
 RUN = {'case': 'small', 'hosts': 2, 'workers': 1, 'mbit': 100.0, 'origin': 'search', 'rounds': [{}, {}], 'counted': 1,
        'predicted': {'data': 1.0, 'trick': 0.52, 'model 2': 0.5, 'found': 0.2},
@@ -72,22 +74,32 @@ def test_rounds_calibrated_on_a_busy_machine_do_not_count():
     assert case.figures()['predicted'] == {'trick': 1.0} and case.figures()['counted'] == 1
 
 
-def test_all_are_drawn(tmp_path):
+def exchange_of(hosts):
+    """Return the figures of an exchange with a number of hosts, of which only one contender counts bytes."""
+    contenders = {name: report.over_rounds([round_figures(1.0, [0.9, 1.1], sent)], 100)
+                  for name, sent in (('hybrid', 5e6), ('dist_sync', None))}
+    return {'hosts': hosts, 'workers': 2, 'mbit': 100.0, 'model': 'a model', 'unit': 'words', 'contenders': contenders,
+            'bound': report.bound_row(bounds.Bound(10, 4e6, 4e6, 0.5), 100)}
+
+
+@pytest.mark.parametrize('runs', [[RUN, dict(RUN, case='large', mbit=None)], [exchange_of(4)],
+                                  [exchange_of(2), exchange_of(4)]], ids=['plans', 'bars', 'a curve'])
+def test_all_are_drawn(tmp_path, runs):
     file = tmp_path / 'plans.png'
-    plot.draw({'settings': {}, 'runs': [RUN, dict(RUN, case='large', mbit=None)]}, str(file))
+    plot.draw({'settings': {'workload': 'lm1b'}, 'runs': runs}, str(file))
     assert file.read_bytes()[:4] == b'\x89PNG'
 
 
 def test_hosts_share_out_the_processors(monkeypatch):
     monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1, 2, 3, 4})
-    monkeypatch.setattr(limits.Emulated, 'argv', lambda self, host, argv: ['there', *argv])
-    testbed = limits.Limited(2, 100.0, 'reno')
+    monkeypatch.setattr(testbeds.Emulated, 'argv', lambda self, host, argv: ['there', *argv])
+    testbed = testbeds.Limited(2, 100.0, 'reno')
     assert testbed.argv(0, ['train']) == ['taskset', '-c', '0,1', 'there', 'train']
     assert testbed.argv(1, ['train']) == ['taskset', '-c', '2,3', 'there', 'train']
 
 
 def test_more_hosts_than_quotas_allow(monkeypatch):
     monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
-    testbed = limits.Limited(5, 100.0, 'reno')
+    testbed = testbeds.Limited(5, 100.0, 'reno')
     with pytest.raises(EmulationError, match='emulate at most 4'):
         testbed._make_groups()

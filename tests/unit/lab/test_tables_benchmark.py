@@ -83,9 +83,10 @@ def test_dd_writes_what_it_is_told(tmp_path):
 
 def test_figures_are_ratios_of_blocks_beside_their_goals():
     blocks = [[[2.0, 0.2], [1.0, 0.4]], [[1.2, 0.2], [1.0, 0.4]], [[1.0, 0.3], [1.0, 0.4]]]
-    step, cpu = tables.step_figure('a', blocks, 1.1), tables.cpu_figure('a', blocks, 1.1)
+    step, cpu = tables.step_figures('a', blocks, 1.1, 0.6)
     assert step.value == pytest.approx(1.2) and not step.is_reached
     assert cpu.value == pytest.approx(0.5) and cpu.is_reached
+    assert cpu.cells == ['CPU of a step: a', '200.00 ms, 400.00 ms', '0.5 x', '<= 0.6 x', 'yes']
     assert step.cells == ['step: a', '1200.00 ms, 1000.00 ms', '1.2 x', '<= 1.1 x', 'no']
     start = tables.start_figure('start_s', [[5.0, 7.0, 6.0], [4.0]])
     assert start.value == pytest.approx(2.0) and start.is_reached
@@ -125,13 +126,3 @@ def test_parts_are_chosen_by_name(capsys, monkeypatch):
     assert figures == [{'what': 'a', 'measured': 'b', 'value': 1.0, 'goal': 2.0, 'unit': 'x', 'at_least': False,
                         'reached': True}]
     assert '<= 2 x' in capsys.readouterr().out
-
-
-@pytest.mark.parametrize('arguments, words', [
-    (['--parts', 'start,speed'], 'speed: choose from start, memory, hash, collection, files, checkpoint, torch'),
-    (['--parts', ','], 'none: choose from start'), (['--touched', '0'], 'invalid'), (['--ids', '-1'], 'invalid'),
-    (['--torch-rows', 'x'], 'invalid')])
-def test_bad_arguments_are_refused(arguments, words, capsys):
-    with pytest.raises(SystemExit):
-        cli.parse(['--workload', 'tables'] + arguments)
-    assert words in capsys.readouterr().err

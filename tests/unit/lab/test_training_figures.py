@@ -68,10 +68,3 @@ def test_figures_are_drawn_from_a_file(tmp_path, hosts, names):
         for text in ('hybrid', 'dist_sync', 'Some Processor', 'scripts/bench --some', 'of 3 rounds', '1000 Mbit/s'):
             assert text in drawn, (name, text)
         assert ('ideal' in drawn) is (name == 'hosts')
-
-
-@pytest.mark.parametrize('argv', [['--from', 'saved.json'], ['--share', '0.2', '--no-network']])
-def test_options_that_need_others(argv, capsys):
-    with pytest.raises(SystemExit):
-        cli.parse(argv)
-    assert argv[0] in capsys.readouterr().err

@@ -1,32 +1,25 @@
 """The Transformers of the benchmark: nothing is computed for the joint batch, and the memory of a split one."""
 import mmap
-import sys
 
 import mxnet as mx
 import numpy as np
 import pytest
 from lab import reports, split_memory
-from lab.launchers import REPOSITORY
+from lab.benchmark.layers_training import batch_of
+from lab.benchmark.plan_cases import PLAN_CASES, shapes_of
+from lab.benchmark.transformers import Bert, Gpt
 
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.parallel.runtime.joint_work import joint_operators, whole_outputs
 
-sys.path[:0] = [str(REPOSITORY / 'scripts')]
-
-from lab.benchmark.layers_training import batch_of  # noqa: E402
-from lab.benchmark.plan_cases import PLAN_CASES, shapes_of  # noqa: E402
-from lab.benchmark.transformers import Bert, Gpt  # noqa: E402
-
 
 def bert():
-    net, arrays = batch_of('layers_bert', 4)
-    return net, arrays
+    return batch_of('layers_bert', 4)
 
 
 def gpt():
-    draw = np.random.RandomState(0)
-    return Gpt(2, 16, 2, 30, 8), [draw.randint(0, 30, (4, 8)), draw.randint(0, 30, (4, 8))]
+    return Gpt(2, 16, 2, 30, 8), np.random.RandomState(0).randint(0, 30, (2, 4, 8))
 
 
 @pytest.mark.parametrize('make', [bert, gpt])

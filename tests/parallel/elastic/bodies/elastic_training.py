@@ -11,6 +11,7 @@ from pathlib import Path
 
 import mxnet as mx
 import numpy as np
+from lab.files import replace_file
 from lab.reports import report
 from mxnet import autograd, gluon
 
@@ -18,7 +19,7 @@ import mxhybrid
 from mxhybrid.checkpoint import files, restore, save_load
 from mxhybrid.servers.dynamic_table import DynamicTable
 
-BATCH, ROWS, WIDTH = 24, 50, 4
+BATCH, ROWS, WIDTH, STEPS = 24, 50, 4, 30
 
 
 class Net(gluon.Block):
@@ -48,20 +49,13 @@ def train(net, trainer, step, rank, workers):
     trainer.step(BATCH)
 
 
-def wait_for(condition, seconds=300):
+def wait_for(condition):
     """Wait until a condition holds."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 300
     while not condition():
         if time.monotonic() > deadline:
             raise RuntimeError('the test does not go on')
         time.sleep(0.05)
-
-
-def write(path, text):
-    """Write a file at once."""
-    scratch = path.with_suffix('.scratch')
-    scratch.write_text(str(text))
-    scratch.replace(path)
 
 
 def hold_in_restore(path, part, rank):
@@ -76,7 +70,7 @@ def hold_in_restore(path, part, rank):
 
     def held(*arguments):
         if rank == 0 and (part != 'rows' or arguments[1]):  # `load` also drops rows
-            write(path, os.path.basename(readers[-1].path))
+            replace_file(path, os.path.basename(readers[-1].path))
             wait_for(path.with_name('go').exists)
         return restore_part(*arguments)
     save_load.newest = newest_and_note
@@ -97,8 +91,7 @@ def call_in_commit(function, every):
 def main():
     """Train, and report the weights."""
     parser = argparse.ArgumentParser()
-    parser.add_argument('directory')
-    parser.add_argument('--steps', type=int, default=30)
+    parser.add_argument('directory', type=Path)
     parser.add_argument('--every', type=int, default=5)
     parser.add_argument('--pause', type=float, default=0.0)
     parser.add_argument('--fail-at', type=int, default=-1)
@@ -115,10 +108,10 @@ def main():
     parser.add_argument('--checkpoints', action='store_true', help='no State: checkpoints on disk')
     arguments = parser.parse_args()
     store = mx.kv.create('hybrid')
-    generation, directory = int(os.environ.get('MXHYBRID_RESTART', 0)), Path(arguments.directory)
+    generation, directory = int(os.environ.get('MXHYBRID_RESTART', 0)), arguments.directory
 
     def hold():
-        write(directory / ('held.%d' % generation), os.getpid())
+        replace_file(directory / ('held.%d' % generation), str(os.getpid()))
         wait_for(lambda: False)
 
     if arguments.plan_for:
@@ -132,7 +125,7 @@ def main():
     net = Net()
     net.initialize()
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.5}, kvstore=store)
-    disk = os.path.join(arguments.directory, 'checkpoints')
+    disk = str(directory / 'checkpoints')
     state, resets = None, []
     if arguments.hold and (generation, store.rank) == (0, 1):
         hold()
@@ -150,7 +143,7 @@ def main():
         call_in_commit(lambda: os.kill(os.getpid(), signal.SIGKILL), arguments.every)
     if arguments.hold and (generation, store.rank) == (1, 0):
         call_in_commit(hold, arguments.every)
-    while step < arguments.steps:
+    while step < STEPS:
         if step == arguments.fail_at:
             raise ValueError('step %d always fails' % step)
         if step == arguments.hold_at:
@@ -159,11 +152,11 @@ def main():
         step += 1
         mx.nd.waitall()
         if store.rank == 0:
-            with open(os.path.join(arguments.directory, 'steps'), 'a') as file:
+            with (directory / 'steps').open('a') as file:
                 file.write('%d %d %d\n' % (generation, step, store.num_workers))
         time.sleep(arguments.pause)
-        while step in arguments.wait_after and not os.path.exists(os.path.join(arguments.directory, 'go-%d' % step)):
-            time.sleep(0.05)
+        if step in arguments.wait_after:
+            wait_for((directory / ('go-%d' % step)).exists)
         if state is None:
             if step % arguments.every == 0:
                 mxhybrid.checkpoint.save(disk, net, trainer, step)
