@@ -2,20 +2,20 @@
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.ops.tracing import traced
-from mxhybrid.parallel.plans.strategies import Explicit, data_parallel
+from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.parallel.runtime.joint_work import joint_operators, joint_warning, whole_outputs
-from mxhybrid.parallel.sharding.split import Split
+
+from ....helpers.split_programs import explicit_plan, labelled, splits_of, whole_splits
 
 RANKS = 4
 
 
-def told(make, plan=None, shape=(8, 6, 6)):
+def told(make, plan_of=lambda network: data_parallel()):
     """Return the lines about operators and about outputs, and the warning."""
-    network = traced(nn.HybridLambda(make), shape)
-    splits = (plan(network.graph) if plan else data_parallel()).resolve(network.graph, network.dimensions, RANKS).splits
-    found = joint_operators(network.graph, network.dimensions, splits, RANKS)
-    return ({network.graph.label(network.graph.operators[number]): text for number, text in found.items()},
-            whole_outputs(network.graph, network.dimensions), joint_warning(network.graph, found, RANKS))
+    network = traced(nn.HybridLambda(make), (8, 6, 6))
+    graph, dimensions = network.graph, network.dimensions
+    found = joint_operators(graph, dimensions, splits_of(network, plan_of(network), RANKS), RANKS)
+    return labelled(graph, found), whole_outputs(graph, dimensions), joint_warning(graph, found, RANKS)
 
 
 def diagonals(F, x):
@@ -34,10 +34,8 @@ def test_operators_without_a_rule_and_what_follows_them():
 
 
 def test_a_plan_that_lists_all_operators_says_it_too():
-    def by_one(graph):
-        return Explicit({graph.label(one): Split((1,) * len(graph.shape(one)), (2,)) for one in graph.computing},
-                        graph.digest(), RANKS)
-    operators, _, warning = told(diagonals, by_one)
+    operators, _, warning = told(
+        diagonals, lambda network: explicit_plan(network, whole_splits(network.graph, [2]), RANKS))
     assert operators['diag'] == ('for the joint batch on worker 2 alone, from inputs of 1.2 kB, while others may wait: '
                                  'there is no rule for diag')
     assert 'diag (diag)' in warning

@@ -8,9 +8,10 @@ from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.parallel.runtime.layout_table import layout_table
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.runtime.report_lines import report_lines
-from mxhybrid.parallel.sharding.split import Split, whole_on
+from mxhybrid.parallel.sharding.split import Split
 
-SHAPE = (4, 6, 8)
+from ....helpers.gluon_nets import initialised
+from ....helpers.split_programs import splits_of, whole_splits
 
 
 def layer_norm(F, x, gamma, beta):
@@ -58,31 +59,28 @@ class Network(mx.gluon.HybridBlock):
 
 
 def network_of(norm):
-    net = Network(norm)
-    net.initialize()
-    return traced(net, SHAPE)
+    """Return a network with a norm, and its splits over samples."""
+    network = traced(initialised(Network(norm)), (4, 6, 8))
+    return network, splits_of(network, data_parallel(), 2)
 
 
 @pytest.mark.parametrize('norm, count', [(layer_norm, 9), (divided, 12), (root_mean_square, 6), (length, 3),
                                          (moments, 5)], ids=lambda value: getattr(value, '__name__', value))
 def test_a_norm_is_one_line(norm, count):
-    network = network_of(norm)
-    splits = data_parallel().resolve(network.graph, network.dimensions, 2).splits
+    network, splits = network_of(norm)
     lines = report_lines(network.graph, network.dimensions, splits)
     assert [line.kind for line in lines] == ['FullyConnected', 'norm of %d operators' % count, 'relu', '_mul_scalar']
     assert [operator for line in lines for operator in line.operators] == network.graph.computing
 
 
 def test_other_reductions_have_lines_of_their_own():
-    network = network_of(pooled)
-    splits = data_parallel().resolve(network.graph, network.dimensions, 2).splits
+    network, splits = network_of(pooled)
     lines = report_lines(network.graph, network.dimensions, splits)
     assert [line.operators for line in lines] == [[operator] for operator in network.graph.computing]
 
 
 def test_a_norm_with_several_splits_has_several_lines():
-    network = network_of(layer_norm)
-    splits = data_parallel().resolve(network.graph, network.dimensions, 2).splits
+    network, splits = network_of(layer_norm)
     last = next(operator for operator in network.graph.computing if network.graph.label(operator) == 'broadcast_add0')
     splits[last.number] = Split((1, 2, 1), (0, 1))
     lines = report_lines(network.graph, network.dimensions, splits)
@@ -90,10 +88,8 @@ def test_a_norm_with_several_splits_has_several_lines():
 
 
 def test_tables_and_notes_have_one_line_for_a_norm():
-    network = network_of(layer_norm)
-    splits = {operator.number: whole_on(len(network.graph.shape(operator)), range(2))
-              for operator in network.graph.computing}
-    shards = NetworkShards(network.graph, splits)
+    network, _ = network_of(layer_norm)
+    shards = NetworkShards(network.graph, whole_splits(network.graph, range(2)))
     text = layout_table('a plan', network.dimensions, shards, [], 2, {})
     row, note = (line for line in text.split('\n') if 'mean0' in line)
     assert row.startswith('mean0 to broadcast_add0  norm of 9 operators  copies 2') and '64 B' in row  # gamma and beta

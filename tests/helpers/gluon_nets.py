@@ -1,0 +1,42 @@
+"""Gluon networks in few lines, and their backward passes."""
+import contextlib
+
+from mxnet import autograd, gluon
+
+
+def in_turn(F, data, *layers):
+    """Call layers one after the other."""
+    for layer in layers:
+        data = layer(data)
+    return data
+
+
+class Net(gluon.HybridBlock):
+    """A network of layers: `make` returns them, inside of the name scope by default, and `call` calls them."""
+
+    def __init__(self, make, call=in_turn, prefix='net_', in_scope=True):
+        super().__init__(prefix=prefix)
+        self._call = call
+        with self.name_scope() if in_scope else contextlib.nullcontext():
+            self.layers = list(make())
+        for layer in self.layers:
+            self.register_child(layer)
+
+    def hybrid_forward(self, F, *inputs):
+        return self._call(F, *inputs, *self.layers)
+
+
+def initialised(net, *initializer, dtype=None):
+    """Return a network once it has values, of another type if one is given."""
+    if dtype is not None:
+        net.cast(dtype)
+    net.initialize(*initializer)
+    return net
+
+
+def backward(compute, *gradients):
+    """Record what a function computes, one array or a list, make the backward pass, and return these arrays."""
+    with autograd.record():
+        outputs = compute()
+    autograd.backward(outputs, *gradients)
+    return outputs
