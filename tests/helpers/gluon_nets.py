@@ -1,4 +1,4 @@
-"""Gluon networks in few lines, and their backward passes."""
+"""Gluon networks in few lines, their backward passes and their steps."""
 import contextlib
 
 from mxnet import autograd, gluon
@@ -40,3 +40,14 @@ def backward(compute, *gradients):
         outputs = compute()
     autograd.backward(outputs, *gradients)
     return outputs
+
+
+def trainer_of(net, optimizer='sgd', kvstore='hybrid', **settings):
+    """Return a Trainer of a network; the learning rate is 1 if the settings have no other one."""
+    return gluon.Trainer(net.collect_params(), optimizer, {'learning_rate': 1.0, **settings}, kvstore=kvstore)
+
+
+def step(trainer, compute, batch_size=1):
+    """Make a step for the loss that a function computes."""
+    backward(compute)
+    trainer.step(batch_size)
