@@ -166,14 +166,14 @@ def batch_norm(norm, data, gamma, beta):
     output = mx.sym.relu(output) if norm.rectifies else output
     if norm.pools:
         output = mx.sym.Pooling(output, kernel=(2, 2), stride=(2, 2), pool_type='max')
-    return mx.sym.Group([output, *statistics])
+    return [output, *statistics]
 
 
 def joint_norm(norm, data, gamma, beta):
-    """Return the output of the compiled operator, and the statistics."""
+    """Return the output of the compiled operator, the statistics, and the token."""
     parameters = beta if norm.fixes_gamma else mx.sym.concat(gamma, beta, dim=0)
     token, normalized, statistics = local_joint_norm(norm).symbol('norm', mx.sym.zeros((1,)), data, parameters)
-    return mx.sym.Group([mx.sym.identity(normalized), mx.sym.BlockGrad(statistics), mx.sym.identity(token)])
+    return [normalized, mx.sym.BlockGrad(statistics), token]
 
 
 def check_norm(norm, arrays):
@@ -181,8 +181,10 @@ def check_norm(norm, arrays):
     head = np.random.RandomState(3).normal(size=shape).astype('float32')
     copies = [mx.sym.identity(mx.sym.var(name)) for name in ('data', 'gamma', 'beta')]
     trained = {name: array for name, array in arrays.items() if name != 'gamma' or not norm.fixes_gamma}
-    (output, statistics, _), gradients = results(joint_norm(norm, *copies), trained, head)
-    (expected, mean, reciprocal), exact = results(batch_norm(norm, *copies), arrays, head.astype('float64'))
+    joint = mx.sym.Group([mx.sym.identity(output) for output in joint_norm(norm, *copies)])
+    (output, statistics, _), gradients = results(joint, trained, head)
+    whole = mx.sym.Group(batch_norm(norm, *copies))
+    (expected, mean, reciprocal), exact = results(whole, arrays, head.astype('float64'))
     np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
     assert statistics.size == norm.statistics_size
     for part in statistics.reshape(1 + len(norm.shares), 2, norm.channels):
