@@ -17,7 +17,7 @@ from mxnet.gluon import nn
 import mxhybrid
 from mxhybrid.kvstore.weight_shards import shard_of
 from mxhybrid.parallel import by_name, data_parallel, grid, pipeline
-from tests.helpers.outcomes import largest_difference, values_of
+from tests.helpers.outcomes import relative_difference, values_of
 
 BATCH, WIDTH, STEPS = 8, 6, 6
 FOLDER = tempfile.mkdtemp()
@@ -236,9 +236,7 @@ def compared(action, plan):
     alone, split = Training(action, None, norm, optimizer), Training(action, plan, norm, optimizer)
     alone.run()
     split.run()
-    expected = values_of(alone.net)
-    largest = max(float(np.abs(values).max()) for values in expected)
-    return largest_difference(split.net.collect_params().values(), expected) / largest
+    return relative_difference(split.net, values_of(alone.net))
 
 
 def is_chosen(plan, action):

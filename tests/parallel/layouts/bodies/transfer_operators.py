@@ -54,8 +54,8 @@ def doubled(F, data):
     return data + F.BlockGrad(data)
 
 
-#: Functions that make networks, the channels of their data, and whether it has gradients, which in the last two are added
-#: to others.  There a BatchNorm, and a softmax over the height, read the sum, which a redistribution sends before.
+#: Functions that make networks, the channels of the data, and whether it has gradients; in the last two, which read the
+#: sum of `doubled` in a BatchNorm and in a softmax over the height, the gradients of two passes add up.
 NETWORKS = {
     'Residual False': (residual, 3, False), 'Residual True': (residual, 3, True), 'Frozen False': (frozen, 3, False),
     'Freezing True': (residual, 3, True), 'Crowd True': (crowd, 3, True), 'Chain False': (chain, 3, False),
