@@ -5,11 +5,12 @@ Reports by case how far parameters are from those of one process.
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import gluon
 
 import mxhybrid
 from mxhybrid.parallel import by_name, data_parallel
 from tests.helpers.custom_operators import register
+from tests.helpers.gluon_nets import initialised, step, trainer_of
 from tests.helpers.outcomes import largest_difference, values_of
 
 BATCH, STEPS = 4, 3
@@ -59,20 +60,15 @@ class Net(gluon.HybridBlock):
 def trained(operators, dtype, plan=None, **settings):
     """Return the network after some steps."""
     mx.random.seed(1)
-    net = Net(operators)
-    net.initialize()
+    net, samples, store = initialised(Net(operators)), slice(None), None
     net.cast(dtype)
     net.hybridize()
     if plan is not None:
-        net = mxhybrid.parallelize(net, plan, (BATCH, 6), dtype=dtype, **settings)
-    samples = slice(None) if plan is None else net.samples
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1},
-                            kvstore=None if plan is None else mxhybrid.create())
-    for step in range(STEPS):
-        with autograd.record():
-            outputs = net(mx.nd.array(DATA[step][samples], dtype=dtype))
-        outputs.backward()
-        trainer.step(BATCH)
+        net, store = mxhybrid.parallelize(net, plan, (BATCH, 6), dtype=dtype, **settings), mxhybrid.create()
+        samples = net.samples
+    trainer = trainer_of(net, kvstore=store, learning_rate=0.1)
+    for batch in DATA:
+        step(trainer, lambda batch=batch: net(mx.nd.array(batch[samples], dtype=dtype)), BATCH)
     return net
 
 

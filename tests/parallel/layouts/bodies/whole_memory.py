@@ -10,7 +10,7 @@ from mxnet import gluon
 
 import mxhybrid
 from mxhybrid import checkpoint, parallel
-from tests.helpers.gluon_nets import Net, backward, initialised, step, trainer_of
+from tests.helpers.gluon_nets import Net, backward, initialised, trainer_of
 
 WIDTH, BATCH = 10000, 8
 
@@ -47,9 +47,9 @@ def loss():
 
 
 def train():
-    before = float(loss().asscalar())
-    step(trainer, loss, BATCH)
-    return before
+    value = backward(loss)
+    trainer.step(BATCH)
+    return float(value.asscalar())
 
 
 losses = [grown.during('step', train)]
