@@ -120,6 +120,12 @@ def test_layers_outside_of_scopes_are_numbered_in_the_network():
     assert found.blocks[0] == 'pair0_' and 'dense4_' in found.blocks
 
 
+def test_operators_without_a_scope_are_numbered_in_the_network():
+    """MXNet numbers them in the process."""
+    for _ in range(2):
+        assert [label for label in labels(network('a network without a prefix')) if 'relu' in label] == ['relu0', 'relu1']
+
+
 def test_different_networks_have_different_digests():
     def outputs(F, x, a, b):
         return a(x), b(x)

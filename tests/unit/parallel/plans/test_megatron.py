@@ -10,7 +10,7 @@ from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.ops.registry import rule_of
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.megatron import megatron
-from mxhybrid.parallel.plans.plan_json import from_json, load, save
+from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.plans.strategies import by_name, grid
 from mxhybrid.parallel.runtime.joint_work import joint_operators
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
@@ -168,15 +168,6 @@ def test_bad_values_are_refused(values, words):
     assert words in str(raised.value)
 
 
-@pytest.mark.parametrize('plan, ranks', [(megatron(2, 3, sequence=True), 6), (grid(2, 3, sequence=4), 24)], ids=repr)
-def test_a_file_keeps_the_plan(tmp_path, plan, ranks):
-    path = str(tmp_path / 'plan.json')
-    save(path, plan)
-    assert load(path).as_json() == plan.as_json()
-    with pytest.raises(InputError, match='for %d workers, but the job has 8' % ranks):
-        load(path).check(8)
-
-
 # -- heads by pattern ----------------------------------------------------------------------------------------------
 
 
@@ -225,7 +216,9 @@ def test_a_grid_over_times(name, score):
     assert batched[2][norm].ranks == ((0, 1, 2, 3) if name == 'gpt' else (0, 2, 1, 3))
 
 
-def test_a_grid_without_times_has_no_sequence():
+def test_the_times_of_a_grid_are_a_factor():
+    with pytest.raises(InputError, match='for 24 workers, but the job has 8'):
+        grid(2, 3, sequence=4).check(8)
     assert 'sequence' not in grid(2).as_json()
 
 

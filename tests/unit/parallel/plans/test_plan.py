@@ -9,6 +9,7 @@ from mxhybrid.base.errors import InputError
 from mxhybrid.base.settings import TablePlan, resolve
 from mxhybrid.parallel.ops.registry import rule_of
 from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.plans.megatron import megatron
 from mxhybrid.parallel.plans.plan_json import as_plan, from_json, load, save
 from mxhybrid.parallel.plans.store_plan import StorePlan
 from mxhybrid.parallel.plans.strategies import Explicit, by_name, data_parallel, grid, one_weird_trick
@@ -199,20 +200,6 @@ def test_a_grid_has_whole_factors():
     assert json.loads(json.dumps(grid(domain=(2, 1)).as_json()))['domain'] == [2, 1]
 
 
-def test_a_network_without_prefix_keeps_its_names(tmp_path):
-    """MXNet names operators of such a network by those that it named before."""
-    net, path = initialised(Net(lambda: [nn.Dense(8, in_units=8), nn.Dense(8, in_units=8)],
-                                lambda F, data, first, second: F.tanh(second(F.relu(first(F.relu(data))))),
-                                prefix='', in_scope=False)), str(tmp_path / 'plan.json')
-    first = traced(net, (4, 8))
-    names = [first.graph.label(operator) for operator in first.graph.computing]
-    assert [name for name in names if 'dense' not in name] == ['relu0', 'relu1', 'tanh0']
-    save(path, explicit_plan(first, splits_of(first, data_parallel(), 2)))
-    again = traced(net, (4, 8))
-    assert [again.graph.label(operator) for operator in again.graph.computing] == names
-    assert splits_of(again, load(path), 2)
-
-
 @pytest.mark.parametrize('axis, expected', [
     (0, ('samples', 'length', 'channels')), (1, ('length', 'samples', 'channels')),
     (2, ('dimension0', 'dimension1', 'samples')), (None, ('dimension0', 'dimension1', 'channels'))])
@@ -280,8 +267,9 @@ def stored(network, store=STORE):
     return explicit_plan(network, splits_of(network, data_parallel(), 2), store=store)
 
 
-@pytest.mark.parametrize('plan', [data_parallel(), grid(model=2), one_weird_trick(),
-                                  by_name({'dense*': {'channels': 2}})], ids=repr)
+@pytest.mark.parametrize('plan', [
+    data_parallel(), grid(model=2), grid(2, 3, sequence=4), megatron(2, 3, sequence=True), one_weird_trick(),
+    by_name({'dense*': {'channels': 2}})], ids=repr)
 @pytest.mark.parametrize('store', [StorePlan(), STORE], ids=repr)
 def test_files_keep_what_a_plan_says_of_the_store(tmp_path, plan, store):
     path = str(tmp_path / 'plan.json')
