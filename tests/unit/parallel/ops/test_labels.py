@@ -123,7 +123,8 @@ def test_layers_outside_of_scopes_are_numbered_in_the_network():
 def test_operators_without_a_scope_are_numbered_in_the_network():
     """MXNet numbers them in the process."""
     for _ in range(2):
-        assert [label for label in labels(network('a network without a prefix')) if 'relu' in label] == ['relu0', 'relu1']
+        found = network('a network without a prefix')
+        assert [label for label in labels(found) if 'relu' in label] == ['relu0', 'relu1']
 
 
 def test_different_networks_have_different_digests():
