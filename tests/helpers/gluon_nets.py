@@ -35,7 +35,7 @@ def initialised(net, *initializer, dtype=None):
 
 
 def backward(compute, *gradients):
-    """Record what a function computes, one array or a list, make the backward pass, and return these arrays."""
+    """Record the array, or the list of arrays, that a function computes, make their backward pass, and return them."""
     with autograd.record():
         outputs = compute()
     autograd.backward(outputs, *gradients)

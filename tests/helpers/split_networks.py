@@ -154,11 +154,11 @@ def run_whole(symbol, data, weights, training=True):
                                                       if array.grad is not None}
 
 
-def assert_equal_to_whole(found, whole, tolerance, by_size=False, case=''):
+def assert_equal_to_whole(split, whole, tolerance, by_size=False, case=''):
     """Compare outputs and gradients of ranks with those of the whole network; those of gradients may differ by tenfold,
     with `by_size` relative to the largest element of each, if it is above 1.
     """
-    (outputs, gradients, *_), (whole_outputs, whole_gradients) = found, whole
+    (outputs, gradients, *_), (whole_outputs, whole_gradients) = split, whole
     for output, expected in zip(outputs, whole_outputs):
         np.testing.assert_allclose(output.reshape(expected.shape), expected, rtol=tolerance, atol=tolerance,
                                    err_msg=case)

@@ -69,14 +69,14 @@ def network(name, in_scope=True, prefix=None):
     return traced(initialised(Net(*NETWORKS[name], prefix=prefix, in_scope=in_scope)), SHAPE)
 
 
-def labels(found):
-    return [found.graph.label(operator) for operator in found.graph.operators]
+def labels(traced_network):
+    return [traced_network.graph.label(operator) for operator in traced_network.graph.operators]
 
 
-def saved(found, plan=data_parallel()):  # noqa: B008
+def saved(traced_network, plan=data_parallel()):  # noqa: B008
     """Return the JSON value that a file has for a plan of a network, and the splits."""
-    splits = splits_of(found, plan, 2)
-    return explicit_plan(found, splits).as_json(), splits
+    splits = splits_of(traced_network, plan, 2)
+    return explicit_plan(traced_network, splits).as_json(), splits
 
 
 @pytest.mark.parametrize('in_scope', [True, False])
