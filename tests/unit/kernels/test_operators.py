@@ -1,6 +1,4 @@
-"""Compiled operators of split networks: parts of a softmax, and a BatchNorm over several workers of which all parts are
-alike, compared with MXNet's operators in float64; and running averages, compared with NumPy.
-"""
+"""Compiled operators: parts of a softmax, a BatchNorm over workers, and running averages equal MXNet's and NumPy's."""
 import mxnet as mx
 import numpy as np
 import pytest

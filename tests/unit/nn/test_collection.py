@@ -74,10 +74,7 @@ def test_all_rows_are_requested_in_one_call(monkeypatch):
 
 
 def train(together, optimizer, steps):
-    """Train tables of several widths and types in a collection or one by one; return their rows, and their sizes.
-
-    In each step, the loss has one feature less than the batch.
-    """
+    """Train tables by losses that lack one feature of the batch each; return the tables' rows, and their sizes."""
     mx.random.seed(3)
     names = ['a', 'b', 'c', 'd']
     net = initialised(mxhybrid.nn.EmbeddingCollection({

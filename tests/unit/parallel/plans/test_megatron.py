@@ -1,6 +1,4 @@
-"""Megatron: the operators of Transformers that are split over heads, channels, words, times and experts, the parts of
-weights, notes, and refused networks.
-"""
+"""Megatron splits Transformers over heads, channels, words, times and experts, and refuses other networks."""
 import math
 
 import pytest
@@ -98,10 +96,8 @@ def test_a_rank_has_its_part_of_weights_and_state(sequence):
 
 @pytest.mark.parametrize('name, weight', [('gpt of one projection', 'layer0_qkv_weight'), ('gluonnlp', 'query_weight'),
                                           ('sockeye decoder', 'self_in_weight')])
-def test_no_rank_has_part_of_a_projection(name, weight):
-    """Each rank has a quarter: of one projection for queries, keys and values, of weights that are woven together, and
-    of a projection after which `split` and `concat` do not keep the features of a head together.
-    """
+def test_each_rank_has_a_quarter_of_a_projection(name, weight):
+    """Also of weights that are woven together, and where `split` and `concat` take the features of a head apart."""
     graph, shards = shards_of(network(name), megatron(4), 4)
     sizes = {size_of(box) for box in shards.weights.boxes(weight).values()}
     assert sizes == {math.prod(graph.parameters[weight]) // 4}

@@ -1,6 +1,4 @@
-"""Compiled programs of one rank: operators with a fault in MXNet 1.9.1 are computed by others, and later steps have the
-right gradients although an output passes a weight on.
-"""
+"""Compiled programs of one rank have the right gradients where MXNet 1.9.1 has a fault, and in later steps."""
 import mxnet as mx
 import numpy as np
 import pytest
@@ -23,8 +21,9 @@ def with_gradients(arrays, dtype='float64'):
 
 
 def compiled(symbol, dtype='float64', **arrays):
-    """Compile a network of one rank, whose first input is data and others are weights; return a function that makes a
-    step for some gradients of the outputs, without changing weights, and returns the outputs and all gradients.
+    """Return a function that runs a network of one rank for gradients of outputs, and returns outputs and gradients.
+
+    The first input is data, and others are weights.
     """
     data, *weights = arrays
     graph = Graph(symbol, {data: arrays[data].shape}, dict.fromkeys(arrays, dtype))

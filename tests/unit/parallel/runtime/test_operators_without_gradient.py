@@ -1,6 +1,4 @@
-"""Operators without a backward pass, or whose gradient is zero: split networks train where one process does, and refuse
-where it fails.
-"""
+"""Split networks with operators without a backward pass train where one process does, and refuse where it fails."""
 import mxnet as mx
 import numpy as np
 import pytest

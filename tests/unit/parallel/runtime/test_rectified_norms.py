@@ -43,10 +43,7 @@ POOLED = {
 
 
 def ops_of(after, relu_plan=None, size=8):
-    """Return the operators of rank 0 of two, after a check that the compiled one takes the place of BatchNorm.
-
-    A relu may have a plan of its own.
-    """
+    """Return the operators of rank 0 of two, which has the compiled BatchNorm; a relu may have a plan of its own."""
     net = Net(lambda: [nn.Conv2D(4, 3, padding=1, in_channels=3), nn.BatchNorm(in_channels=4),
                        nn.Conv2D(4, 3, in_channels=4)],
               lambda F, data, first, norm, last: after(F, norm(first(data)), last))

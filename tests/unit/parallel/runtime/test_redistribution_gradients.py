@@ -1,6 +1,4 @@
-"""Redistributions: each has a number of its own, and no compiled one has an array, or the gradient of one, that is an
-input or output of its graph: MXNet frees a converted copy of such an operator's arrays too early.
-"""
+"""Redistributions have numbers of their own, and share no array with an input or output of their graph."""
 import json
 from types import SimpleNamespace
 
@@ -94,6 +92,7 @@ class Nodes:
 @pytest.mark.parametrize('name', sorted(BUILDERS))
 @pytest.mark.parametrize('rank', range(2))
 def test_no_input_or_output_of_the_graph(name, flows, rank):
+    """MXNet frees a converted copy of an operator's array, or of its gradient, too early if it is one."""
     nodes = Nodes(program_of(BUILDERS[name], rank, flows).symbol)
     redistributions = {number for number, node in enumerate(nodes.nodes)
                  if node['op'] == 'Concat' and node['name'].startswith('redistribution')}

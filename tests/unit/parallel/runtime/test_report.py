@@ -1,6 +1,4 @@
-"""The report: operators that are computed for the joint batch, with workers, reason and cost, for any plan; and norms
-that a network writes by itself, which are one line.
-"""
+"""The report names operators of the joint batch, with reason and cost, and has one line for a norm of operators."""
 import mxnet as mx
 import pytest
 from mxnet.gluon import nn
