@@ -1,6 +1,4 @@
-"""Calls that parallelize refuses with the same error on every worker; reports the errors.  Afterwards a good call
-works.
-"""
+"""Calls that parallelize refuses with the same error on every worker; afterwards a good call works."""
 import unittest
 
 import mxnet as mx

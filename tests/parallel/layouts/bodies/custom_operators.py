@@ -1,7 +1,4 @@
-"""Custom operators of a script in split networks, which need different arrays in their backward passes.
-
-Reports by case how far parameters are from those of one process.
-"""
+"""Custom operators, which need different arrays in their backward passes, in split networks and in one process."""
 import mxnet as mx
 import numpy as np
 from lab.reports import report

@@ -34,8 +34,7 @@ def dense_layers(units, *initializer):
 
 
 def train(number):
-    """Make a network and use it; return the gradients of its backward pass, if it has any, and a weak reference to it.
-    """
+    """Use a network; return the gradients of its backward pass, if it has any, and a weak reference to the network."""
     way = WAYS[number // len(PLANS) % len(WAYS)]
     net = dense_layers(8, mx.init.Constant(0.125))
     plan, recompute = PLANS[number % len(PLANS)]

@@ -1,8 +1,4 @@
-"""BatchNorms with joint statistics, split in many ways, compared with the same network in one process.
-
-Reports for each case and type how far outputs, weights and running averages are from those of one process, the
-number of its compiled operators, and the error of a split that cannot be.
-"""
+"""BatchNorms with joint statistics, split in many ways, compared with the same network in one process."""
 import mxnet as mx
 import numpy as np
 from lab.reports import report
@@ -69,9 +65,7 @@ def residual():
 
 
 def shared(order):
-    """Return a function that makes a network of a convolution and a BatchNorm on images of three sizes, whose outputs
-    are read in an order.
-    """
+    """Return a function that makes a network of a BatchNorm on images of three sizes, which are read in an order."""
     def call(F, *inputs):
         *images, convolution, norm_layer, dense = inputs
         made = [F.mean(F.tanh(norm_layer(convolution(data))), axis=(2, 3)) for data in images]
@@ -138,8 +132,7 @@ def twins(build, dtype):
 
 
 def train(net, shapes, dtype, kvstore, input_grad=False):
-    """Return outputs of a network while it is trained, twice in each step, and of inference, and this worker's samples.
-    """
+    """Train, with two calls in each step; return outputs, also of inference, and this worker's samples."""
     samples = getattr(net, 'samples', slice(None))
     trainer = trainer_of(net, kvstore=kvstore, learning_rate=0.0002, momentum=0.9)
     draw, outputs = np.random.RandomState(1), []
@@ -159,9 +152,7 @@ def train(net, shapes, dtype, kvstore, input_grad=False):
 
 
 def apart(name, dtype):
-    """Return the largest differences of outputs, weights and averages from those of one process, relative to the
-    largest value.
-    """
+    """Return the largest relative differences of outputs, and of weights and averages, from those of one process."""
     build, data, plan = CASES[name]
     shapes = data if isinstance(data, list) else [data]
     (alone, net), input_grad = twins(build, dtype), name in WITH_GRADIENTS
@@ -181,9 +172,7 @@ def apart(name, dtype):
 
 
 def after_a_small_batch(dtype):
-    """Return the largest difference of running averages from those of one process, after a step on a batch with fewer
-    samples than there are workers.
-    """
+    """Return the difference of running averages after a step on a batch with fewer samples than workers."""
     (alone, net), shape = twins(around(norm()), dtype), (WORKERS - 1, 3, 9, 6)
     split = mxhybrid.parallelize(net, DATA, IMAGES, dtype=dtype)
     batch = np.random.RandomState(1).normal(size=shape)

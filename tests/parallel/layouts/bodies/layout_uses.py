@@ -1,8 +1,4 @@
-"""Ways in which scripts use a network that is split: weights are equal to one process, or an error explains the
-problem.
-
-Reports by name how far weights are from those of one process, and errors.
-"""
+"""Ways in which scripts use a split network: how far weights are from those of one process, and errors, by name."""
 import tempfile
 
 import mxnet as mx

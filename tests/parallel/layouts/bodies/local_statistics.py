@@ -1,6 +1,4 @@
-"""Data parallelism as a plan, with each worker's own statistics, against the network without a plan; reports how far
-their weights and running averages are apart.
-"""
+"""Data parallelism as a plan, with each worker's own statistics, compared with the network without a plan."""
 import mxnet as mx
 import nets
 import numpy as np

@@ -91,9 +91,7 @@ def _attention(units):
 
 
 class _Gpt(gluon.HybridBlock):
-    """A layer of attention and two dense layers; embedding and output layer have one weight, and nothing reads the last
-    rows of the positions.
-    """
+    """Attention and two dense layers; embedding and output have one weight, and nothing reads the last positions."""
 
     def __init__(self, attention=_attention, experts=None, units=16):
         super().__init__(prefix='gpt_')

@@ -1,8 +1,4 @@
-"""Pipelines of four workers, compared with one process that adds up the same micro-batches.
-
-Reports for each pipeline the worst error of weights, running averages and losses, the number of micro-batches that were
-alive, and the ranks that hold the tied weight; whether stages overlap; and the memory of both schedules.
-"""
+"""Pipelines of four workers, compared with one process that adds up the same micro-batches."""
 import sys
 import tempfile
 import time
@@ -28,9 +24,7 @@ LAYERS = [['embedding*', 'layer0*'], 'layer1*', 'layer2*', 'decoder*']
 
 
 class Model(gluon.HybridBlock):
-    """A network that computes its loss: the weight of its first layer is also that of its last one, and its last layer
-    reads outputs of the first.  Its last output is one of the first stage.
-    """
+    """A network with its loss, whose first and last layers share a weight; the first stage has its last output."""
 
     def __init__(self, norm):
         super().__init__(prefix='model_')
@@ -69,8 +63,7 @@ def batch(number, samples, dtype='float64'):
 
 
 def run(net, number, samples, dtype, scale, early_scale):
-    """Make both passes, with a gradient of the first stage's output unless its scale is 0; return loss and this output.
-    """
+    """Make both passes, with a gradient of the first stage's output unless its scale is 0; return loss and output."""
     words, labels = batch(number, samples, dtype)
     with autograd.record():
         loss, best, early = net(words, labels)
@@ -84,9 +77,7 @@ def run(net, number, samples, dtype, scale, early_scale):
 
 
 def train_alone(norm, micro_batches, scale, dtype, early_scale):
-    """Train in one process; return losses and outputs of the first stage by step, and the values of all parameters by
-    name.
-    """
+    """Train in one process; return losses and outputs of the first stage by step, and all parameters by name."""
     net, losses = build(1, norm, dtype), []
     for param in net.collect_params().values():
         param.grad_req = 'null' if param.grad_req == 'null' else 'add'
@@ -130,9 +121,7 @@ def files(net):
 
 
 def output_of_data(schedule):
-    """Return the largest differences of both outputs, of which the first stage computes one of the data alone, and of
-    the weight after a step, from their right values.
-    """
+    """Return how far outputs, of which one is of data alone, and the weight after a step are from exact ones."""
     net = initialised(Net(lambda: [nn.Dense(3, in_units=2, prefix='last_', weight_initializer='ones')],
                           lambda F, data, last: (last(data), F.square(data, name='square'))))
     net = mxhybrid.parallelize(net, pipeline({'square*': [0, 1], '*last*': [2, 3]}, 2, schedule), (4, 2))

@@ -1,7 +1,4 @@
-"""Small networks whose dimensions are equally long, split by samples: outputs and gradients are those of one process.
-
-Reports the problems of each case, and the tables of some networks.
-"""
+"""Small networks whose dimensions are equally long, split by samples, compared with one process."""
 import mxnet as mx
 import numpy as np
 from lab.reports import report

@@ -1,6 +1,4 @@
-"""Layers that are split, and AMP's loss scaler: an overflow on any worker ends the step on all workers, and lowers the
-scale on all of them.  Reports scales and whether weights stayed finite.
-"""
+"""An overflow on one worker ends the step of split layers on all workers, and lowers AMP's loss scale on all."""
 import mxnet as mx
 import nets
 import numpy as np

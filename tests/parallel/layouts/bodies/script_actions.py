@@ -1,8 +1,4 @@
-"""Actions of scripts on the parameters of a network during training: a network that is split gives the weights of one
-process, by every plan.
-
-Reports by plan and action how far weights are from those of one process; arguments are patterns of these names.
-"""
+"""Actions of scripts on parameters of a split network, by every plan, compared with one process; args: patterns."""
 import fnmatch
 import os
 import sys

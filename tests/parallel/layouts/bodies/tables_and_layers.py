@@ -1,6 +1,4 @@
-"""A recommender: a table on the servers, a dense table with row_sparse gradients, and a split network that reads both;
-compared with one process.  Reports the worst error, and whether a worker holds less than all.
-"""
+"""A recommender of a table on servers, a dense one, and a split network that reads both, and one process."""
 import zlib
 
 import mxnet as mx
@@ -40,8 +38,7 @@ def train(net, kvstore, share):
 
 
 def build(split):
-    """Return tables and the network after them, which is split or not; values depend on the names of parameters alone.
-    """
+    """Return tables and the network after them, split or not, with values that depend on names alone."""
     net = Recommender(Net(lambda: [nn.Dense(16, in_units=2 * WIDTH, activation='tanh'), nn.Dense(1, in_units=16)],
                           prefix='deep_'))
     net.cast('float64')

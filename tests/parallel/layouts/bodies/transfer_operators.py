@@ -1,8 +1,4 @@
-"""Networks of float32 split by height, with convolutions on both sides of redistributions, compared with one process.
-
-Reports for each network the numbers of redistributions that MXNet calls without and with Python, and for three steps
-this worker's outputs and gradients, and the same arrays of one process.
-"""
+"""Networks with convolutions on both sides of redistributions, split by height, compared with one process."""
 import json
 
 import mxnet as mx
@@ -43,9 +39,7 @@ def crowd():
 
 
 def chain():
-    """Return a network in which every convolution but the first one gives the redistribution before it a gradient in a
-    layout of oneDNN's.
-    """
+    """Return a network whose redistributions get gradients in a layout of oneDNN from the convolutions after them."""
     return Net(lambda: [convolution(channels, activation='relu') for channels in (3, 16, 16)])
 
 
