@@ -12,18 +12,23 @@ def in_turn(F, data, *layers):
 
 
 class Net(gluon.HybridBlock):
-    """A network of layers: `make` returns them, inside of the name scope by default, and `call` calls them."""
+    """A network of layers: `make` returns them, inside of the name scope by default, and `call` calls them.
 
-    def __init__(self, make, call=in_turn, prefix='net_', in_scope=True):
+    `weights` are options of parameters of the network itself, which `call` gets by name.
+    """
+
+    def __init__(self, make=list, call=in_turn, prefix='net_', in_scope=True, **weights):
         super().__init__(prefix=prefix)
         self._call = call
         with self.name_scope() if in_scope else contextlib.nullcontext():
             self.layers = list(make())
         for layer in self.layers:
             self.register_child(layer)
+        for name, options in weights.items():
+            setattr(self, name, self.params.get(name, **options))
 
-    def hybrid_forward(self, F, *inputs):
-        return self._call(F, *inputs, *self.layers)
+    def hybrid_forward(self, F, *inputs, **weights):
+        return self._call(F, *inputs, *self.layers, **weights)
 
 
 def initialised(net, *initializer, dtype=None):

@@ -4,7 +4,7 @@ from mxnet import gluon
 from mxnet.gluon import nn, rnn
 from mxnet.gluon.model_zoo import vision
 
-from tests.helpers.gluon_nets import Net
+from tests.helpers.gluon_nets import Net, in_turn
 
 WORDS, TIMES = 41, 5
 #: The height and width of images of the networks that read images.
@@ -90,33 +90,30 @@ def _attention(units):
                'attention_')
 
 
-class _Gpt(gluon.HybridBlock):
-    """Attention and two dense layers; embedding and output have one weight, and nothing reads the last positions."""
+def _two_dense_layers(units):
+    return [nn.Dense(40, flatten=False, in_units=units, activation='tanh'),
+            nn.Dense(units, flatten=False, in_units=40)]
 
-    def __init__(self, attention=_attention, experts=None, units=16):
-        super().__init__(prefix='gpt_')
-        with self.name_scope():
-            self.words = nn.Embedding(WORDS, units)
-            self.positions = self.params.get('positions', shape=(TIMES + 3, units))
-            self.attention = attention(units)
-            self.first_norm, self.second_norm = nn.LayerNorm(in_channels=units), nn.LayerNorm(in_channels=units)
-            if experts is None:
-                self.wide = nn.Dense(40, flatten=False, in_units=units, activation='tanh')
-                self.narrow = nn.Dense(units, flatten=False, in_units=40)
-            else:
-                self.wide, self.narrow = experts(units), nn.HybridSequential(prefix='')
-            self.output = nn.Dense(WORDS, flatten=False, in_units=units, use_bias=False, params=self.words.params)
 
-    def hybrid_forward(self, F, ids, labels, positions):
-        x = F.broadcast_add(self.words(ids), F.expand_dims(F.slice_axis(positions, axis=0, begin=0, end=TIMES), axis=0))
-        x = x + self.attention(self.first_norm(x))
-        x = x + self.narrow(self.wide(self.second_norm(x)))
-        return F.mean(-F.pick(F.log_softmax(self.output(x)), labels), axis=1)
+def _gpt(attention, feed_forward, units=16):
+    """Attention and other layers; embedding and output have one weight, and nothing reads the last positions."""
+    def make():
+        words = nn.Embedding(WORDS, units)
+        output = nn.Dense(WORDS, flatten=False, in_units=units, use_bias=False, params=words.params)
+        return [words, output, attention(units), nn.LayerNorm(in_channels=units), nn.LayerNorm(in_channels=units),
+                *feed_forward(units)]
+
+    def call(F, ids, labels, words, output, attend, first_norm, second_norm, *others, positions):
+        x = F.broadcast_add(words(ids), F.expand_dims(F.slice_axis(positions, axis=0, begin=0, end=TIMES), axis=0))
+        x = x + attend(first_norm(x))
+        x = x + in_turn(F, second_norm(x), *others)
+        return F.mean(-F.pick(F.log_softmax(output(x)), labels), axis=1)
+    return Net(make, call, 'gpt_', positions={'shape': (TIMES + 3, units)})
 
 
 def gpt():
     """A language model with attention."""
-    return _Gpt()
+    return _gpt(_attention, _two_dense_layers)
 
 
 def _shared_keys(units):
@@ -134,31 +131,24 @@ def _shared_keys(units):
                         for use_bias in (True, False, True)], call, 'shared_')
 
 
-class _Experts(gluon.HybridBlock):
+def _experts(units):
     """A mixture of 4 experts with gates for all of them, of which the highest two count."""
-
-    def __init__(self, units):
-        super().__init__(prefix='experts_')
-        with self.name_scope():
-            self.router = nn.Dense(4, in_units=units)
-            self.up = self.params.get('up', shape=(4, units, 40))
-            self.up_bias = self.params.get('up_bias', shape=(4, 1, 40), init='normal')
-            self.down = self.params.get('down', shape=(4, units, 40))
-
-    def hybrid_forward(self, F, x, up, up_bias, down):
+    def call(F, x, router, up, up_bias, down):
         rows = F.reshape(x, shape=(-3, 0))
-        gates = F.softmax(self.router(rows))
+        gates = F.softmax(router(rows))
         gates = gates * F.topk(gates, k=2, ret_typ='mask')
         spread = F.broadcast_axis(F.expand_dims(rows, axis=0), axis=0, size=4)
         hidden = F.tanh(F.broadcast_add(F.batch_dot(spread, up), up_bias))
         outputs = F.batch_dot(hidden, down, transpose_b=True)
         weighted = F.broadcast_mul(outputs, F.expand_dims(F.transpose(gates), axis=2))
         return F.reshape_like(F.sum(weighted, axis=0), x)
+    return [Net(lambda: [nn.Dense(4, in_units=units)], call, 'experts_', up={'shape': (4, units, 40)},
+                up_bias={'shape': (4, 1, 40), 'init': 'normal'}, down={'shape': (4, units, 40)})]
 
 
 def mixture():
     """A language model whose heads share keys, and with experts in place of dense layers."""
-    return _Gpt(_shared_keys, _Experts)
+    return _gpt(_shared_keys, _experts)
 
 
 def _of_the_zoo(name):

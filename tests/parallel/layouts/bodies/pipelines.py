@@ -15,7 +15,7 @@ import mxhybrid
 from mxhybrid.kvstore.weight_shards import shard_of
 from mxhybrid.parallel import pipeline
 from mxhybrid.parallel.redistribution.redistribution_operator import RedistributionOperator
-from tests.helpers.gluon_nets import Net, backward, initialised, trainer_of
+from tests.helpers.gluon_nets import Net, backward, in_turn, initialised, trainer_of
 from tests.helpers.outcomes import relative_difference
 
 WORDS, UNITS, TIMES, BATCH, STEPS = 12, 8, 5, 16, 3
@@ -23,33 +23,30 @@ WORDS, UNITS, TIMES, BATCH, STEPS = 12, 8, 5, 16, 3
 LAYERS = [['embedding*', 'layer0*'], 'layer1*', 'layer2*', 'decoder*']
 
 
-class Model(gluon.HybridBlock):
-    """A network with its loss, whose first and last layers share a weight; the first stage has its last output."""
+def model(norm):
+    """Return a network with its loss, whose first and last layers share a weight; the first stage has its last output.
+    """
+    def make():
+        embedding = nn.Embedding(WORDS, UNITS, prefix='embedding_')
+        layers = [embedding, nn.Dense(WORDS, in_units=UNITS, flatten=False, params=embedding.params, prefix='decoder_'),
+                  gluon.loss.SoftmaxCrossEntropyLoss(prefix='loss_')]
+        for at in range(3):
+            layers.append(nn.Dense(UNITS, in_units=UNITS, flatten=False, activation='tanh', prefix='layer%d_' % at))
+            if norm:
+                layers.append(nn.BatchNorm(axis=2, in_channels=UNITS, prefix='norm%d_' % at))
+        return layers
 
-    def __init__(self, norm):
-        super().__init__(prefix='model_')
-        with self.name_scope():
-            self.embedding = nn.Embedding(WORDS, UNITS, prefix='embedding_')
-            self.layers = nn.HybridSequential(prefix='')
-            for at in range(3):
-                self.layers.add(nn.Dense(UNITS, in_units=UNITS, flatten=False, activation='tanh',
-                                         prefix='layer%d_' % at))
-                if norm:
-                    self.layers.add(nn.BatchNorm(axis=2, in_channels=UNITS, prefix='norm%d_' % at))
-            self.decoder = nn.Dense(WORDS, in_units=UNITS, flatten=False, params=self.embedding.params,
-                                    prefix='decoder_')
-            self.loss = gluon.loss.SoftmaxCrossEntropyLoss(prefix='loss_')
-
-    def hybrid_forward(self, F, words, labels):
-        first = self.embedding(words)
-        decoded = self.decoder(self.layers(first) + first)
-        return self.loss(decoded, labels), F.argmax(decoded, axis=2), F.sum(first, axis=2)
+    def call(F, words, labels, embedding, decoder, loss, *layers):
+        first = embedding(words)
+        decoded = decoder(in_turn(F, first, *layers) + first)
+        return loss(decoded, labels), F.argmax(decoded, axis=2), F.sum(first, axis=2)
+    return Net(make, call, 'model_')
 
 
 def build(seed, norm=True, dtype='float64'):
     """Return the network with values, which differ with the seed."""
     mx.random.seed(seed)
-    net = initialised(Model(norm), mx.init.Uniform(0.5), dtype=dtype)
+    net = initialised(model(norm), mx.init.Uniform(0.5), dtype=dtype)
     net(*batch(0, slice(None), dtype))
     return net
 

@@ -5,29 +5,13 @@ import mxnet as mx
 import numpy as np
 from lab.reports import report
 from lab.split_memory import Peak
-from mxnet import gluon
 from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid import parallel
-from tests.helpers.gluon_nets import backward, in_turn, initialised
+from tests.helpers.gluon_nets import Net, backward, in_turn, initialised
 
 PARTS, STEPS, WIDTH = 16, 6, 1 << 19
-
-
-class Deep(gluon.HybridBlock):
-    """Parts of elementwise operators on arrays of 2 MB, after a weight."""
-
-    def __init__(self):
-        super().__init__(prefix='deep_')
-        with self.name_scope():
-            self.scale = self.params.get('scale', shape=(1,), init='ones')
-            self.parts = [nn.HybridLambda(repeated, prefix='part%d_' % number) for number in range(PARTS)]
-            for part in self.parts:
-                self.register_child(part)
-
-    def hybrid_forward(self, F, data, scale):
-        return F.mean(in_turn(F, F.broadcast_mul(data, scale), *self.parts), axis=1)
 
 
 def repeated(F, x):
@@ -36,7 +20,11 @@ def repeated(F, x):
     return x
 
 
-net = mxhybrid.parallelize(initialised(Deep()), parallel.data_parallel(), (1, WIDTH), recompute=sys.argv[1:] or None)
+#: Parts of elementwise operators on arrays of 2 MB, after a weight.
+net = Net(lambda: [nn.HybridLambda(repeated, prefix='part%d_' % number) for number in range(PARTS)],
+          lambda F, data, *parts, scale: F.mean(in_turn(F, F.broadcast_mul(data, scale), *parts), axis=1),
+          scale={'shape': (1,), 'init': 'ones'})
+net = mxhybrid.parallelize(initialised(net), parallel.data_parallel(), (1, WIDTH), recompute=sys.argv[1:] or None)
 data = mx.nd.array(np.linspace(-1, 1, WIDTH)[None])
 mx.nd.waitall()
 peak = Peak()

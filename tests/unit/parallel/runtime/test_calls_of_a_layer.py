@@ -1,4 +1,6 @@
 """Two calls of a layer are two operators of one name, and nothing that is kept for one is used for the other."""
+from types import SimpleNamespace
+
 import mxnet as mx
 from mxnet.gluon import nn
 
@@ -34,14 +36,11 @@ def test_inputs_of_an_operator_have_its_number():
 
 def test_the_table_has_bytes_of_each_call():
     """The two operators have one name."""
-
-    class Redistribution:
-        def __init__(self, operator, sent):
-            self.operator, self.label, self.bytes = operator, 'net_conv0_fwd', (sent, 0)
     network, spec = shared()
     numbers = [one.number for one in network.graph.computing if one.op == 'Convolution']
-    table = layout_table('a plan', network.dimensions, spec.shards,
-                         [Redistribution(number, 1000 * at) for at, number in enumerate(numbers, 1)], 2, {})
+    redistributions = [SimpleNamespace(operator=number, label='net_conv0_fwd', bytes=(1000 * at, 0))
+                       for at, number in enumerate(numbers, 1)]
+    table = layout_table('a plan', network.dimensions, spec.shards, redistributions, 2, {})
     lines = {line.split()[0]: line.split()[-2:] for line in table.split('\n') if 'conv0' in line}
     assert lines == {'conv0_fwd': ['1.0', 'kB'], 'conv0_fwd#2': ['2.0', 'kB']}
 

@@ -1,5 +1,4 @@
 """The report names operators of the joint batch, with reason and cost, and has one line for a norm of operators."""
-import mxnet as mx
 import pytest
 from mxnet.gluon import nn
 
@@ -11,7 +10,7 @@ from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.runtime.report_lines import report_lines
 from mxhybrid.parallel.sharding.split import Split
 
-from ....helpers.gluon_nets import initialised
+from ....helpers.gluon_nets import Net, initialised
 from ....helpers.split_programs import explicit_plan, labelled, splits_of, whole_splits
 
 RANKS = 4
@@ -108,23 +107,15 @@ def pooled(F, x, gamma, beta):
     return F.broadcast_add(F.mean(F.relu(x), axis=2), F.sum(gamma * beta))
 
 
-class Network(mx.gluon.HybridBlock):
-    def __init__(self, norm):
-        super().__init__(prefix='net_')
-        self._norm = norm
-        with self.name_scope():
-            self.first = nn.Dense(8, flatten=False, in_units=8)
-            self.gamma, self.beta = (self.params.get(name, shape=(1, 1, 8)) for name in ('gamma', 'beta'))
-
-    def hybrid_forward(self, F, x, gamma, beta):
-        x = self.first(x)
-        normed = self._norm(F, x, gamma, beta)
-        return F.relu(normed), normed * 2
-
-
 def network_of(norm):
     """Return a network with a norm, and its splits over samples."""
-    network = traced(initialised(Network(norm)), (4, 6, 8))
+    def call(F, x, first, gamma, beta):
+        normed = norm(F, first(x), gamma, beta)
+        return F.relu(normed), normed * 2
+
+    net = Net(lambda: [nn.Dense(8, flatten=False, in_units=8)], call, gamma={'shape': (1, 1, 8)},
+              beta={'shape': (1, 1, 8)})
+    network = traced(initialised(net), (4, 6, 8))
     return network, splits_of(network, data_parallel(), 2)
 
 

@@ -32,20 +32,14 @@ def test_calls_of_a_norm_split_differently_are_refused(use_global_stats):
         applied(net, by_name({'norm_fwd#2': {'dimension1': 2}}), 2)
 
 
-class Transposed(gluon.HybridBlock):
-    """A network whose transposed convolution is called `calls` times, with weights that are computed if `scaled`."""
-
-    def __init__(self, calls, scaled, groups=1):
-        super().__init__(prefix='net_')
-        self._calls, self._scaled, self._groups = calls, scaled, groups
-        with self.name_scope():
-            self.weight = self.params.get('weight', shape=(4, 4 // groups, 3, 3))
-
-    def hybrid_forward(self, F, data, weight):
-        for _ in range(self._calls):
-            data = F.Deconvolution(data, weight * 2 if self._scaled else weight, kernel=(3, 3), num_filter=4,
-                                   num_group=self._groups)
+def transposed(calls, scaled, groups=1):
+    """Return a network that calls a transposed convolution some times, with weights that are computed if `scaled`."""
+    def call(F, data, weight):
+        for _ in range(calls):
+            data = F.Deconvolution(data, weight * 2 if scaled else weight, kernel=(3, 3), num_filter=4,
+                                   num_group=groups)
         return data
+    return Net(call=call, weight={'shape': (4, 4 // groups, 3, 3)})
 
 
 @pytest.mark.parametrize('calls, scaled, words', [
@@ -53,7 +47,7 @@ class Transposed(gluon.HybridBlock):
     (1, True, '_mulscalar0 computes the weight of deconvolution0'), (1, False, '')])
 def test_impossible_sums_of_transposed_convolutions_are_refused(calls, scaled, words):
     """MXNet alone ends with "could not execute a primitive" or a segmentation fault in the backward pass."""
-    net = initialised(Transposed(calls, scaled))
+    net = initialised(transposed(calls, scaled))
     reason = applied(net, data_parallel(), 2).untrainable
     assert reason.partition(' (Deconvolution of float32), but MXNet')[0] == words
     assert applied(net, data_parallel(), 2, ['net_weight']).untrainable == ''
@@ -62,7 +56,7 @@ def test_impossible_sums_of_transposed_convolutions_are_refused(calls, scaled, w
 
 
 def test_a_network_that_mxnet_cannot_train_predicts():
-    net = initialised(Transposed(2, False))
+    net = initialised(transposed(2, False))
     split, data = mxhybrid.parallelize(net, data_parallel(), (4, 4, 2, 2)), mx.nd.ones((4, 4, 2, 2))
     np.testing.assert_allclose(split(data).asnumpy(), net(data).asnumpy(), rtol=1e-5)
     with autograd.record(), pytest.raises(InputError, match='network: 2 operators read net_weight, .*predictions'):
@@ -71,9 +65,9 @@ def test_a_network_that_mxnet_cannot_train_predicts():
 
 @pytest.mark.parametrize('calls, scaled', [(2, False), (1, True)])
 def test_transposed_convolutions_with_filters_for_each_channel_are_trained(calls, scaled):
-    net = initialised(Transposed(calls, scaled, groups=4), mx.init.Uniform(1))
+    net = initialised(transposed(calls, scaled, groups=4), mx.init.Uniform(1))
     data = mx.nd.array(np.random.RandomState(0).rand(4, 4, 2, 2))
-    exact = initialised(Transposed(calls, scaled, groups=4), dtype='float64')
+    exact = initialised(transposed(calls, scaled, groups=4), dtype='float64')
     exact.weight.set_data(net.weight.data().astype('float64'))
     split = mxhybrid.parallelize(net, data_parallel(), (4, 4, 2, 2))
     backward(lambda: (split(data) ** 2).sum())
@@ -85,7 +79,7 @@ def test_transposed_convolutions_with_filters_for_each_channel_are_trained(calls
 
 @pytest.mark.parametrize('channels, words', [(2, ''), (4, '2 operators read net_weight, among them deconvolution0')])
 def test_a_shard_of_one_channel_has_no_groups(channels, words):
-    split = applied(initialised(Transposed(2, False, groups=4)), by_name({'deconvolution*': {'channels': channels}}), 4)
+    split = applied(initialised(transposed(2, False, groups=4)), by_name({'deconvolution*': {'channels': channels}}), 4)
     assert split.untrainable.partition(' (Deconvolution')[0] == words
 
 
