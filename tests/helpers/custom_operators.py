@@ -3,7 +3,7 @@ import mxnet as mx
 
 
 def register(name, needs_gradient, inputs, outputs, states=0):
-    """Register an operator of sums; without the gradient of its outputs, it is a loss."""
+    """Register an operator of sums, and return its properties; without the gradient of its outputs, it is a loss."""
     class Sums(mx.operator.CustomOp):
         def forward(self, is_train, req, in_data, out_data, aux):
             total = mx.nd.add_n(*in_data, *aux)
@@ -36,3 +36,4 @@ def register(name, needs_gradient, inputs, outputs, states=0):
 
         def create_operator(self, ctx, shapes, dtypes):
             return Sums()
+    return Properties

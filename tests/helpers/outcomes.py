@@ -39,3 +39,8 @@ def largest_difference(params, expected):
 def values_of(net):
     """Arrays of all parameters, in order."""
     return [param.data().asnumpy() for param in net.collect_params().values()]
+
+
+def relative_difference(net, expected):
+    """Return the largest difference of a network's parameters from whole ones, relative to the largest whole value."""
+    return largest_difference(net.collect_params().values(), expected) / max(np.abs(one).max() for one in expected)

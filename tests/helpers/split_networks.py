@@ -8,13 +8,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, Dict, NamedTuple, Optional
 
 import mxnet as mx
 import numpy as np
 from hypothesis import strategies as st
 from lab.launchers import PYTHON_PATH
 
+from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import rule_of
+from mxhybrid.parallel.ops.tracing import dimensions_of
 from mxhybrid.parallel.sharding.box import full, slices_in
 from mxhybrid.parallel.sharding.split import Split
 
@@ -25,6 +28,22 @@ LAYERS = ['_convolve', '_pool', '_normalise', '_activate', '_fork', '_repeat']
 
 #: Seconds that a rank may take for a network.
 ANSWER_S = 60.0
+
+
+class Network(NamedTuple):
+    """A network, with its inputs and weights, and the dimensions of inputs that have the samples."""
+
+    symbol: Any
+    data: Dict[str, np.ndarray]
+    weights: Dict[str, np.ndarray]
+    axes: Dict[str, Optional[int]]
+
+    def graph(self):
+        """Return the graph, with factors of dimensions, and its dimensions."""
+        arrays = {**self.data, **self.weights}
+        graph = Graph(self.symbol, {name: array.shape for name, array in self.data.items()},
+                      {name: array.dtype for name, array in arrays.items()})
+        return graph, dimensions_of(graph, self.axes)
 
 
 class Ranks:
@@ -133,6 +152,20 @@ def run_whole(symbol, data, weights, training=True):
     mx.autograd.backward(outputs, [weigh(output) for output in outputs], train_mode=training)
     return [output.asnumpy() for output in outputs], {name: array.grad.asnumpy() for name, array in arrays.items()
                                                       if array.grad is not None}
+
+
+def assert_equal_to_whole(split, whole, tolerance, by_size=False, case=''):
+    """Compare outputs and gradients of ranks with those of the whole network; those of gradients may differ by tenfold,
+    with `by_size` relative to the largest element of each, if it is above 1.
+    """
+    (outputs, gradients, *_), (whole_outputs, whole_gradients) = split, whole
+    for output, expected in zip(outputs, whole_outputs):
+        np.testing.assert_allclose(output.reshape(expected.shape), expected, rtol=tolerance, atol=tolerance,
+                                   err_msg=case)
+    for name, expected in whole_gradients.items():
+        size = max(1.0, np.abs(expected).max()) if by_size else 1.0
+        np.testing.assert_allclose(gradients[name], expected, rtol=10 * tolerance, atol=10 * tolerance * size,
+                                   err_msg='%s %s' % (name, case))
 
 
 def drawn_splits(draw, graph, ranks):

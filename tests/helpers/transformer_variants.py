@@ -3,8 +3,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import sym
 
-from .split_networks import weights_of
-from .transformers import Network, dense, norm
+from .split_networks import Network, weights_of
+from .transformers import dense, norm
 
 SAMPLES, TIMES, FEATURES, HEADS, SIZE = 4, 6, 16, 8, 2  # SIZE: features of a head
 EXPERTS, HIDDEN = 4, 12

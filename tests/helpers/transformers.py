@@ -1,31 +1,10 @@
 """Symbols of small Transformers, written in each usual way."""
-from typing import Any, Dict, NamedTuple, Optional
-
 import mxnet as mx
 import numpy as np
 
-from mxhybrid.parallel.ops.graph import Graph
-from mxhybrid.parallel.ops.tracing import dimensions_of
-
-from .split_networks import weights_of
+from .split_networks import Network, weights_of
 
 WORDS, FEATURES, HEADS, TIMES, SAMPLES = 14, 8, 4, 6, 4
-
-
-class Network(NamedTuple):
-    """A network, with its inputs and weights."""
-
-    symbol: Any
-    data: Dict[str, np.ndarray]
-    weights: Dict[str, np.ndarray]
-    axes: Dict[str, Optional[int]]
-
-    def graph(self):
-        """Return the graph, with factors of dimensions, and its dimensions."""
-        arrays = {**self.data, **self.weights}
-        graph = Graph(self.symbol, {name: array.shape for name, array in self.data.items()},
-                      {name: array.dtype for name, array in arrays.items()})
-        return graph, dimensions_of(graph, self.axes)
 
 
 def dense(x, outputs, name, **settings):

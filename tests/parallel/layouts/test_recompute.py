@@ -2,7 +2,6 @@
 import numpy as np
 import pytest
 from lab.jobs import run_job
-from mxnet import gluon
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.ops.tracing import traced
@@ -11,82 +10,60 @@ from mxhybrid.parallel.plans.plan import Plan
 from mxhybrid.parallel.plans.recompute import recomputed_segments
 from mxhybrid.parallel.plans.strategies import by_name, grid
 
-from ...helpers.split_networks import Ranks, run_whole, weights_of
+from ...helpers.gluon_nets import Net, in_turn, initialised
+from ...helpers.split_networks import assert_equal_to_whole, run_whole, weights_of
 from . import BODIES
 
 UNITS, HEADS, TIMES, SAMPLES, WORDS = 8, 4, 6, 4, 14
 
 
-class Layer(gluon.HybridBlock):
-    """A layer of a Transformer."""
+def dense(units, in_units=UNITS):
+    return nn.Dense(units, flatten=False, in_units=in_units)
 
-    def __init__(self, dropout, **kwargs):
-        super().__init__(**kwargs)
-        self._dropout = dropout
-        with self.name_scope():
-            self.query, self.key, self.value, self.out = (nn.Dense(UNITS, flatten=False, in_units=UNITS, prefix=name)
-                                                          for name in ('query_', 'key_', 'value_', 'out_'))
-            self.norm1, self.norm2 = (nn.LayerNorm(in_channels=UNITS, prefix=name) for name in ('norm1_', 'norm2_'))
-            self.wide = nn.Dense(4 * UNITS, flatten=False, in_units=UNITS, prefix='ffn1_')
-            self.narrow = nn.Dense(UNITS, flatten=False, in_units=4 * UNITS, prefix='ffn2_')
 
-    def hybrid_forward(self, F, x):
-        normed = self.norm1(x)
-        query, key, value = (F.transpose(F.reshape(dense(normed), shape=(0, 0, HEADS, -1)), axes=(0, 2, 1, 3))
-                             for dense in (self.query, self.key, self.value))
-        scores = F.softmax(F.linalg.gemm2(query, key, transpose_b=True, alpha=0.5))
-        context = F.linalg.gemm2(F.Dropout(scores, p=self._dropout), value)
+def layer(number):
+    """Return a layer of a Transformer."""
+    def call(F, x, query, key, value, out, attention_norm, wide_norm, wide, narrow):
+        normed = attention_norm(x)
+        queries, keys, values = (F.transpose(F.reshape(part(normed), shape=(0, 0, HEADS, -1)), axes=(0, 2, 1, 3))
+                                 for part in (query, key, value))
+        scores = F.softmax(F.linalg.gemm2(queries, keys, transpose_b=True, alpha=0.5))
+        context = F.linalg.gemm2(F.Dropout(scores, p=0.0), values)
         context = F.reshape(F.transpose(context, axes=(0, 2, 1, 3)), shape=(0, 0, -1))
-        x = x + F.Dropout(self.out(context), p=self._dropout)
-        return x + F.Dropout(self.narrow(F.tanh(self.wide(self.norm2(x)))), p=self._dropout)
+        x = x + F.Dropout(out(context), p=0.0)
+        return x + F.Dropout(narrow(F.tanh(wide(wide_norm(x)))), p=0.0)
+    return Net(lambda: [*(dense(UNITS) for _ in range(4)), *(nn.LayerNorm(in_channels=UNITS) for _ in range(2)),
+                        dense(4 * UNITS), dense(UNITS, 4 * UNITS)], call, 'layer%d_' % number)
 
 
-class Transformer(gluon.HybridBlock):
-    """A language model with its loss; the output layer has the weight of the embedding."""
+def transformer():
+    """Return a language model with its loss; the output layer has the weight of the embedding."""
+    def make():
+        words = nn.Embedding(WORDS, UNITS, prefix='words_')
+        decoder = nn.Dense(WORDS, flatten=False, use_bias=False, in_units=UNITS, prefix='words_', params=words.params)
+        return [words, nn.LayerNorm(in_channels=UNITS), decoder, *map(layer, range(3))]
 
-    def __init__(self, dropout=0.0):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.words = nn.Embedding(WORDS, UNITS, prefix='words_')
-            self.layers = [Layer(dropout, prefix='layer%d_' % number) for number in range(3)]
-            for layer in self.layers:
-                self.register_child(layer)
-            self.norm = nn.LayerNorm(in_channels=UNITS, prefix='norm_')
-            self.decoder = nn.Dense(WORDS, flatten=False, use_bias=False, in_units=UNITS, prefix='words_',
-                                    params=self.words.params)
-
-    def hybrid_forward(self, F, words, labels):
-        x = self.words(words)
-        for layer in self.layers:
-            x = layer(x)
-        return F.mean(-F.pick(F.log_softmax(self.decoder(self.norm(x))), labels), axis=1)
+    def call(F, ids, labels, words, norm, decoder, *layers):
+        return F.mean(-F.pick(F.log_softmax(decoder(norm(in_turn(F, words(ids), *layers)))), labels), axis=1)
+    return Net(make, call)
 
 
-class Images(gluon.HybridBlock):
-    """Blocks of convolutions and BatchNorm, with residual sums, of which one block is called twice."""
+def images():
+    """Return a network of two blocks of convolutions and BatchNorm, with residual sums; it calls one block twice."""
+    def block(number, channels):
+        return Net(lambda: [nn.Conv2D(4, 3, padding=1, in_channels=channels), nn.BatchNorm(in_channels=4),
+                            nn.Activation('tanh')], prefix='part%d_' % number)
 
-    def __init__(self):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.first = nn.HybridSequential(prefix='part0_')
-            self.second = nn.HybridSequential(prefix='part1_')
-            for part, inner in ((self.first, 3), (self.second, 4)):
-                with part.name_scope():
-                    part.add(nn.Conv2D(4, 3, padding=1, in_channels=inner), nn.BatchNorm(in_channels=4),
-                             nn.Activation('tanh'))
-            self.dense = nn.Dense(5)
-
-    def hybrid_forward(self, F, x):
-        x = self.first(x)
-        x = x + self.second(x)
-        return self.dense(F.sin(x) + self.second(x))
+    def call(F, x, first, second, last):
+        x = first(x)
+        x = x + second(x)
+        return last(F.sin(x) + second(x))
+    return Net(lambda: [block(0, 3), block(1, 4), nn.Dense(5)], call)
 
 
 def ready(net, shapes, dtype='float64'):
     """Return a traced network, data and weights."""
-    net.cast(dtype)
-    net.initialize()
-    network = traced(net, shapes, dtype=dtype)
+    network = traced(initialised(net, dtype=dtype), shapes, dtype=dtype)
     rng = np.random.RandomState(0)
     data = {name: (rng.randint(0, WORDS, shape) if len(shape) == 2 else rng.uniform(-1, 1, shape)).astype(dtype)
             for name, shape in network.graph.data.items()}
@@ -97,14 +74,6 @@ def ready(net, shapes, dtype='float64'):
 def segments_of(network, *patterns):
     """Return the segments of blocks."""
     return recomputed_segments(network.graph, network.blocks, patterns, {}, set(), True)
-
-
-@pytest.fixture(scope='module')
-def rank_groups():
-    groups = {count: Ranks(count) for count in (1, 2, 4)}
-    yield groups
-    for ranks in groups.values():
-        ranks.close()
 
 
 def run_twice(ranks, network, data, weights, plan, *patterns):
@@ -122,10 +91,10 @@ PLANS = [(1, Plan()), (2, Plan()), (2, megatron(2)), (2, megatron(2, sequence=Tr
 
 @pytest.mark.parametrize('count, plan', PLANS, ids=lambda value: getattr(value, 'name', None))
 @pytest.mark.parametrize('dtype', ['float64', 'float32'])
-def test_a_transformer_has_the_same_bits(rank_groups, count, plan, dtype):
-    network, data, weights = ready(Transformer(), [(SAMPLES, TIMES)] * 2, dtype)
+def test_a_transformer_has_the_same_bits(ranks_of, count, plan, dtype):
+    network, data, weights = ready(transformer(), [(SAMPLES, TIMES)] * 2, dtype)
     (outputs, gradients, before), (again, gradients_again, redistributions) = run_twice(
-        rank_groups[count], network, data, weights, plan, 'layer*')
+        ranks_of(count), network, data, weights, plan, 'layer*')
     for output, output_again in zip(outputs, again):
         np.testing.assert_array_equal(output_again, output)
     assert gradients.keys() == gradients_again.keys()
@@ -138,36 +107,21 @@ def test_a_transformer_has_the_same_bits(rank_groups, count, plan, dtype):
 
 @pytest.mark.parametrize('count, plan', [(2, Plan()), (4, grid(domain=(2, 2))), (2, by_name({'*': {'channels': 2}}))],
                          ids=['samples', 'height and width', 'channels'])
-def test_a_network_with_joint_statistics(rank_groups, count, plan):
-    network, data, weights = ready(Images(), (4, 3, 6, 6))
-    whole, whole_gradients = run_whole(network.symbol, data, weights)
-    _, (outputs, gradients, _) = run_twice(rank_groups[count], network, data, weights, plan, 'part*')
-    np.testing.assert_allclose(outputs[0], whole[0], rtol=1e-10, atol=1e-10)
-    for name, gradient in whole_gradients.items():
-        np.testing.assert_allclose(gradients[name], gradient, rtol=1e-9, atol=1e-9, err_msg=name)
-
-
-class Dropped(gluon.HybridBlock):
-    """Two layers with Dropout; outputs are zero where the first one drops."""
-
-    def __init__(self):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.inner = nn.HybridSequential(prefix='inner_')
-            with self.inner.name_scope():
-                self.inner.add(nn.Dense(400, flatten=False, use_bias=False, in_units=300), nn.Dropout(0.4))
-
-    def hybrid_forward(self, F, x):
-        return self.inner(x)
+def test_a_network_with_joint_statistics(ranks_of, count, plan):
+    network, data, weights = ready(images(), (4, 3, 6, 6))
+    _, found = run_twice(ranks_of(count), network, data, weights, plan, 'part*')
+    assert_equal_to_whole(found, run_whole(network.symbol, data, weights), 1e-10)
 
 
 @pytest.mark.parametrize('training', [True, False])
-def test_both_passes_drop_the_same(rank_groups, training):
+def test_both_passes_drop_the_same(ranks_of, training):
     """The gradient of the data is that of the elements that the forward pass kept."""
-    network, data, weights = ready(Dropped(), (4, 3, 300))
+    net = Net(lambda: [Net(lambda: [nn.Dense(400, flatten=False, use_bias=False, in_units=300), nn.Dropout(0.4)],
+                           prefix='inner_')])
+    network, data, weights = ready(net, (4, 3, 300))
     splits = Plan().resolve(network.graph, network.dimensions, 2).splits
-    outputs, gradients, _ = rank_groups[2].run(network.symbol, data, weights, splits, training,
-                                               segments=segments_of(network, 'inner'))
+    outputs, gradients, _ = ranks_of(2).run(network.symbol, data, weights, splits, training,
+                                            segments=segments_of(network, 'inner'))
     weight, plain = weights['net_inner_dense0_weight'], data['data'] @ weights['net_inner_dense0_weight'].T
     factor = 1 / 0.6 if training else 1.0
     kept = outputs[0] != 0
@@ -181,9 +135,8 @@ def test_both_passes_drop_the_same(rank_groups, training):
 
 def test_activations_inside_of_blocks_are_not_kept():
     """Keep 16 arrays between blocks, and 6 of one block, in place of 96; each needs gradients of the same size."""
-    stored, recomputed = (run_job(BODIES / 'recompute_memory.py', 'none', workers=1, args=patterns, timeout=60).ok()
-                        for patterns in ([], ['part*']))
-    stored, recomputed = stored.results[0], recomputed.results[0]
+    stored, recomputed = (run_job(BODIES / 'recompute_memory.py', 'none', workers=1, args=patterns,
+                                  timeout=60).ok().results[0] for patterns in ([], ['part*']))
     assert recomputed['gradient'] == stored['gradient'] != 0
     assert stored['grown'] > 90 * stored['array']
     assert recomputed['grown'] < 0.6 * stored['grown'], (recomputed, stored)

@@ -1,7 +1,6 @@
 """Split networks read and write files of whole networks: files of gluon, exports and checkpoints; and their memory."""
 import json
 import shutil
-import sys
 
 import mxnet as mx
 import numpy as np
@@ -18,15 +17,14 @@ CASES = ('sgd', 'adam', 'ftml', 'sgd/on-store')
 PLANS = ('data', 'trick', 'grid', 'domain', 'layers')
 
 
-def words(directory, part, *args):
-    """A part of the body, for `run_together`."""
-    return body(BODY, '--part', part, '--directory', directory, *args)
+def saving(directory, cases, *plans):
+    """The body that trains by each plan."""
+    return body(BODY, 'save', directory, ','.join(cases), *plans)
 
 
-def resuming(directory, label, cases, plans, sources):
-    """The body that goes on from checkpoints of others."""
-    return words(directory, 'resume', '--cases', ','.join(cases), '--plans', plans, '--sources', sources, '--label',
-                 label)
+def resuming(directory, cases, label, *plans_of_sources):
+    """The body that goes on from checkpoints of others, each by a plan: ``source:plan``."""
+    return body(BODY, 'resume', directory, ','.join(cases), label, *plans_of_sources)
 
 
 def run(bodies, launcher, workers, **options):
@@ -50,28 +48,26 @@ def directory(tmp_path_factory):
 @pytest.fixture(scope='module')
 def alone(directory):
     """The results of one process, without a plan."""
-    return found_by(run({'alone': words(directory, 'alone')}, 'none', 1)['alone'])[0]
+    return found_by(run({'alone': body(BODY, 'alone', directory, ','.join(CASES))}, 'none', 1)['alone'])[0]
 
 
 @pytest.fixture(scope='module')
 def split(alone, directory):
     """Four workers, each plan; one of them with all optimizers."""
-    results = run({
-        'plans': words(directory, 'save', '--cases', 'sgd', '--plans', ','.join(PLANS)),
-        'optimizers': words(directory, 'save', '--cases', ','.join(CASES[1:]), '--plans', 'layers')}, 'horovodrun', 4)
+    results = run({'plans': saving(directory, ['sgd'], *PLANS),
+                   'optimizers': saving(directory, CASES[1:], 'layers')}, 'horovodrun', 4)
     return [{**plans, **optimizers} for plans, optimizers in zip(*map(found_by, results.values()))]
 
 
 @pytest.fixture(scope='module')
 def resumed(split, directory, tmp_path_factory):
     """Jobs that go on from checkpoints, by the number of their workers; further bodies on two workers."""
-    two = {'sgd': resuming(directory, 'on2', ['sgd'], 'layers,trick,grid', 'grid,alone,layers'),
+    two = {'sgd': resuming(directory, ['sgd'], 'on2', 'grid:layers', 'alone:trick', 'layers:grid'),
            'pieces': body(BODIES / 'uneven_pieces.py', tmp_path_factory.mktemp('pieces')),
-           'dropped': body(BODIES / 'dropped.py'),
-           'failed calls': body(BODIES / 'failed_calls.py'),
-           'faults': words(tmp_path_factory.mktemp('faults'), 'faults')}  # in the end worker 0 calls alone
-    one = {'sgd': resuming(directory, 'on1', ['sgd'], ',,', 'domain,trick,layers'),
-           'others': resuming(directory, 'all-on1', CASES[1:], '', 'layers')}
+           'dropped': body(BODIES / 'dropped.py'), 'failed calls': body(BODIES / 'failed_calls.py'),
+           'faults': body(BODY, 'faults', tmp_path_factory.mktemp('faults'))}  # in the end worker 0 calls alone
+    one = {'sgd': resuming(directory, ['sgd'], 'on1', 'domain:', 'trick:', 'layers:'),
+           'others': resuming(directory, CASES[1:], 'all-on1', 'layers:')}
     return {2: run(two, 'horovodrun', 2, ends_badly=['worker 1 ended its script after']), 1: run(one, 'none', 1)}
 
 
@@ -113,19 +109,14 @@ def test_an_export_is_the_unsplit_network(alone, split, directory, plan):
     assert symbols[0] == symbols[1]
     net = gluon.SymbolBlock.imports(str(folder / (plan + '-symbol.json')), ['data'],
                                     str(folder / (plan + '-0002.params')))
-    sys.path.insert(0, str(BODIES))
-    try:
-        import whole_models
-    finally:
-        sys.path.remove(str(BODIES))
-    np.testing.assert_allclose(net(whole_models.batch(99, 'float64')[0]).asnumpy(), alone['sgd']['outputs'], rtol=0,
-                               atol=1e-12)
+    images = mx.nd.array(alone['sgd']['images'], dtype='float64')
+    np.testing.assert_allclose(net(images).asnumpy(), alone['sgd']['outputs'], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize('workers, sources', [(2, 'grid,alone,layers'), (1, 'domain,trick,layers')])
+@pytest.mark.parametrize('workers, sources', [(2, ('grid', 'alone', 'layers')), (1, ('domain', 'trick', 'layers'))])
 def test_training_goes_on_under_another_plan(alone, resumed, directory, workers, sources):
     """Go on with two workers, or one without a plan, from checkpoints of four and of one."""
-    for source in sources.split(','):
+    for source in sources:
         near(directory, 'sgd', 'end', '%s-on%d' % (source, workers))
         outputs(alone['sgd']['outputs'], found_by(resumed[workers]['sgd']), 'sgd/' + source)
 
@@ -137,7 +128,7 @@ def test_state_of_all_optimizers_goes_along(request, alone, split, directory, la
     if launcher == 'none':
         request.getfixturevalue('resumed')
     else:
-        run({'others': resuming(directory, label, CASES[1:], plan, source)}, launcher, workers)
+        run({'others': resuming(directory, CASES[1:], label, '%s:%s' % (source, plan))}, launcher, workers)
     for case in CASES[1:]:
         near(directory, case, 'end', '%s-%s' % (source, label))
 

@@ -3,18 +3,18 @@ import mxnet as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from mxnet import autograd, gluon
+from mxnet import gluon
 
 import mxhybrid
+
+from ...helpers.gluon_nets import backward, initialised, trainer_of
 
 ROWS, WIDTH = 20, 3
 
 
 def new_table(seed=0):
     mx.random.seed(seed)
-    table = mxhybrid.nn.Embedding(ROWS, WIDTH, 'float64', mx.init.Normal(1), prefix='items_')
-    table.initialize()
-    return table
+    return initialised(mxhybrid.nn.Embedding(ROWS, WIDTH, 'float64', mx.init.Normal(1), prefix='items_'))
 
 
 def explicit(rows, weights, combine):
@@ -33,20 +33,16 @@ def test_values_and_gradients(bags, combine, weighted, form, seed):
     ids = np.array([number for bag in bags for number in bag], np.int64)
     offsets = np.cumsum([0] + [len(bag) for bag in bags])[:-1]
     weights = random.uniform(0.5, 2, len(ids)) if weighted else np.ones(len(ids))
+    given_ids, given_weights = ids, weights
     if form == 'nd' and len(ids):
-        given_weights = mx.nd.array(weights, dtype='float64')
+        given_ids, given_weights = mx.nd.array(ids, dtype='int64'), mx.nd.array(weights, dtype='float64')
         given_weights.attach_grad()
-        given_ids = mx.nd.array(ids, dtype='int64')
-    else:
-        given_ids, given_weights = ids, weights
     coefficients = random.standard_normal((len(bags), WIDTH))
     values = table.rows(np.arange(ROWS)).asnumpy()
-    trainer = gluon.Trainer(table.collect_params(), 'sgd', {'learning_rate': 1.0}, kvstore='hybrid')
-    with autograd.record():
-        result = table(given_ids, offsets, combine, weights=given_weights if weighted else None)
-        loss = (result * mx.nd.array(coefficients, dtype='float64')).sum()
+    trainer = trainer_of(table)
+    result = backward(lambda: table(given_ids, offsets, combine, weights=given_weights if weighted else None),
+                      mx.nd.array(coefficients, dtype='float64'))
     assert result.shape == (len(bags), WIDTH)
-    loss.backward()
     gradient, begin = np.zeros((ROWS, WIDTH)), 0
     for number, bag in enumerate(bags):
         expected, factors = explicit(values[bag], weights[begin:begin + len(bag)], combine)
@@ -66,9 +62,7 @@ def test_gradients_of_weights(combine):
         return (table(ids, [0, 3, 3], combine, weights=weights) ** 2).sum()
 
     weights.attach_grad()
-    with autograd.record():
-        result = loss(weights)
-    result.backward()
+    backward(lambda: loss(weights))
     for number in range(4):
         step = np.zeros(4)
         step[number] = 1e-6
@@ -96,25 +90,19 @@ def test_bags_are_the_last_dimension_without_padding():
 
 def test_all_bags_empty():
     table = new_table()
-    with autograd.record():
-        result = table(np.array([], 'int64'), [0, 0])
+    result = backward(lambda: table(np.array([], 'int64'), [0, 0]))
     assert result.shape == (2, WIDTH) and not result.asnumpy().any()
-    result.backward()
     assert not table(np.zeros((2, 3)), padding=0).asnumpy().any()
 
 
 @pytest.mark.parametrize('combine', ['sum', 'mean', 'sqrtn'])
 @pytest.mark.parametrize('value', [2.0, np.nan])
 def test_weights_of_padding_alone_get_zeros(combine, value):
-    block = mxhybrid.nn.HashEmbedding(2)
-    block.initialize(mx.init.One())
-    layer = gluon.nn.Dense(1, in_units=1, use_bias=False)
-    layer.initialize(mx.init.Constant(value))
+    block = initialised(mxhybrid.nn.HashEmbedding(2), mx.init.One())
+    layer = initialised(gluon.nn.Dense(1, in_units=1, use_bias=False), mx.init.Constant(value))
     layer.weight.grad()[:] = 5
-    with autograd.record():
-        result = block(np.zeros((2, 3), 'int64'), weights=layer(mx.nd.ones((6, 1))).reshape((2, 3)), combine=combine,
-                       padding=0)
-    result.backward()
+    result = backward(lambda: block(np.zeros((2, 3), 'int64'), weights=layer(mx.nd.ones((6, 1))).reshape((2, 3)),
+                                    combine=combine, padding=0))
     assert not result.asnumpy().any() and layer.weight.grad().asscalar() == 0
 
 
@@ -143,13 +131,11 @@ def test_keywords():
         table([1], mode='sum')
 
 
-def test_compiled_code_combines_bags_unless_their_weights_may_learn():
-    table, ids, offsets = new_table(), np.array([1, 2, 3]), np.array([0, 2])
-    weights = np.ones(3)
-    lookups = [table.lookup(ids, offsets, combine) for combine in ('sum', 'mean', 'sqrtn')]
-    lookups.append(table.lookup(ids, offsets, 'sum', weights))
-    assert [lookup.is_direct(3) for lookup in lookups] == [True] * 4
-    assert not table.lookup(ids, offsets, 'sum', mx.nd.array(weights, dtype='float64')).is_direct(3)
+@pytest.mark.parametrize('arguments, is_direct', [
+    (('sum',), True), (('mean',), True), (('sqrtn',), True), (('sum', np.ones(3)), True),
+    (('sum', mx.nd.ones(3, dtype='float64')), False)])
+def test_compiled_code_combines_bags_unless_their_weights_may_learn(arguments, is_direct):
+    assert new_table().lookup(np.array([1, 2, 3]), np.array([0, 2]), *arguments).is_direct(3) is is_direct
 
 
 @pytest.mark.parametrize('arguments, num_keys, is_direct', [

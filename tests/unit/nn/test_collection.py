@@ -2,47 +2,45 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
+from mxnet import gluon
 
 import mxhybrid
 from mxhybrid.kvstore.local_table import LocalTable
+
+from ...helpers.gluon_nets import backward, initialised, step, trainer_of
 
 
 def new_collection(**keywords):
     mx.random.seed(0)
     tables = {'user': mxhybrid.nn.HashEmbedding(3, 'float64'), 'item': mxhybrid.nn.Embedding(100, 2, 'float64')}
     tables['last item'] = tables['item']
-    collection = mxhybrid.nn.EmbeddingCollection(tables, **keywords)
-    collection.initialize()
-    return collection
+    return initialised(mxhybrid.nn.EmbeddingCollection(tables, **keywords))
 
 
 FEATURES = {'user': [-5, 7], 'item': ([3, 4, 3], [0, 1], 'mean'), 'last item': {'ids': [[3, 0]], 'padding': 0}}
+
+
+def single_calls(collection):
+    return [collection['user']([-5, 7]), collection['item']([3, 4, 3], [0, 1], 'mean'),
+            collection['item']([[3, 0]], padding=0)]
 
 
 def test_equals_single_calls():
     collection = new_collection()
     rows = collection(FEATURES)
     assert list(rows) == list(FEATURES)
-    np.testing.assert_array_equal(rows['user'].asnumpy(), collection['user']([-5, 7]).asnumpy())
-    np.testing.assert_array_equal(rows['item'].asnumpy(), collection['item']([3, 4, 3], [0, 1], 'mean').asnumpy())
+    for found, expected in zip(rows.values(), single_calls(collection)):
+        np.testing.assert_array_equal(found.asnumpy(), expected.asnumpy())
     np.testing.assert_array_equal(rows['last item'].asnumpy(), collection['item']([3]).asnumpy())
 
 
 def test_trains_like_single_calls():
     collections = new_collection(), new_collection()
-    for collection, together in zip(collections, (True, False)):
-        trainer = gluon.Trainer(collection.collect_params(), 'adam', kvstore='hybrid')
+    for collection, calls in zip(collections, (lambda one: one(FEATURES).values(), single_calls)):
+        trainer = trainer_of(collection, 'adam', learning_rate=0.001)
         for _ in range(3):
-            with autograd.record():
-                if together:
-                    rows = list(collection(FEATURES).values())
-                else:
-                    rows = [collection['user']([-5, 7]), collection['item']([3, 4, 3], [0, 1], 'mean'),
-                            collection['item']([[3, 0]], padding=0)]
-                loss = sum((part ** 2).sum() for part in rows)
-            loss.backward()
-            trainer.step(1)
+            step(trainer, lambda collection=collection, calls=calls: sum(
+                (part ** 2).sum() for part in calls(collection)))
     for feature in FEATURES:
         keys = [3, 4, 7, 5]
         np.testing.assert_allclose(*(collection[feature](keys).asnumpy() for collection in collections), rtol=1e-12)
@@ -53,13 +51,10 @@ def test_trains_like_single_calls():
 def test_a_feature_learns_beside_empty_bags_of_its_table(grad_req, ids, offsets):
     collection = new_collection()
     collection['item'].weight.grad_req = grad_req
-    trainer = gluon.Trainer(collection.collect_params(), 'sgd', {'learning_rate': 1.0}, kvstore='hybrid')
+    trainer = trainer_of(collection)
     before = collection['item']([3, 4, 5, 6]).asnumpy()
-    with autograd.record():
-        rows = collection({'item': (np.array(ids, np.int64), offsets), 'last item': ([5, 6, 5], [0, 2, 3], 'mean')})
-        loss = sum(part.sum() for part in rows.values())
-    loss.backward()
-    trainer.step(1)
+    step(trainer, lambda: list(collection({'item': (np.array(ids, np.int64), offsets), 'last item': (
+        [5, 6, 5], [0, 2, 3], 'mean')}).values()))
     gradient = [[len(ids) / 2]] * 2 + [[1.5], [0.5]]
     np.testing.assert_allclose(before - collection['item']([3, 4, 5, 6]).asnumpy(), np.repeat(gradient, 2, axis=1),
                                rtol=1e-12)
@@ -78,25 +73,22 @@ def test_all_rows_are_requested_in_one_call(monkeypatch):
     assert calls == [[(3, 2, (2, 2, 3)), (2, 2, (2, 2))]]
 
 
-def train(together, optimizer, steps, dtypes=('float64', 'float64', 'float32', 'float64')):
-    """Train tables of several widths and types in a collection or one by one; return their rows, and their sizes.
-
-    In each step, the loss has one feature less than the batch.
-    """
+def train(together, optimizer, steps):
+    """Train tables by losses that lack one feature of the batch each; return the tables' rows, and their sizes."""
     mx.random.seed(3)
-    widths, names = (3, 3, 2, 5), ['a', 'b', 'c', 'd']
-    net = mxhybrid.nn.EmbeddingCollection({
-        name: mxhybrid.nn.HashEmbedding(width, dtype) for name, width, dtype in zip(names, widths, dtypes)})
-    net.initialize()
-    trainer = gluon.Trainer(net.collect_params(), optimizer, {'learning_rate': 0.1}, kvstore='hybrid')
-    for step in range(steps):
-        random = np.random.RandomState(step)
+    names = ['a', 'b', 'c', 'd']
+    net = initialised(mxhybrid.nn.EmbeddingCollection({
+        name: mxhybrid.nn.HashEmbedding(width, dtype) for name, width, dtype in zip(
+            names, (3, 3, 2, 5), ('float64', 'float64', 'float32', 'float64'))}))
+    trainer = trainer_of(net, optimizer, learning_rate=0.1)
+
+    def losses(number):
+        random = np.random.RandomState(number)
         ids = {name: random.randint(-9, 9, (4, 3)) for name in names}
-        with autograd.record():
-            rows = net(ids) if together else {name: net[name](ids[name]) for name in names}
-            losses = [(rows[name].astype('float64') ** 3).sum() for name in names if name != names[step % 4]]
-        autograd.backward(losses)
-        trainer.step(2)
+        rows = net(ids) if together else {name: net[name](ids[name]) for name in names}
+        return [(rows[name].astype('float64') ** 3).sum() for name in names if name != names[number % 4]]
+    for number in range(steps):
+        step(trainer, lambda number=number: losses(number), 2)
     return ([net[name](np.arange(-9, 9)).asnumpy() for name in names],
             [net[name].weight.table.statistics()['rows'] for name in names])
 
@@ -113,13 +105,14 @@ def test_a_collection_trains_to_the_bits_of_single_tables(optimizer):
 
 def test_attach_grad_takes_rows_out_of_the_graph():
     collection = new_collection()
-    trainer = gluon.Trainer(collection.collect_params(), 'sgd', {'learning_rate': 1.0}, kvstore='hybrid')
+    trainer, rows = trainer_of(collection), {}
     first = [collection[name]([1, 2]).asnumpy() for name in ('user', 'item')]
-    with autograd.record():
-        rows = collection({'user': [1, 2], 'item': [1, 2]})
+
+    def loss():
+        rows.update(collection({'user': [1, 2], 'item': [1, 2]}))
         rows['user'].attach_grad()
-        loss = (2 * rows['user']).sum() + rows['item'].sum()
-    loss.backward()
+        return (2 * rows['user']).sum() + rows['item'].sum()
+    backward(loss)
     assert (rows['user'].grad == 2).asnumpy().all()
     trainer.step(1)
     np.testing.assert_array_equal(collection['user']([1, 2]).asnumpy(), first[0])

@@ -2,26 +2,23 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
 
 import mxhybrid
 from mxhybrid.row_store.row_store import RowStore
 
+from ...helpers.gluon_nets import backward, initialised, step, trainer_of
 from ...helpers.nameless_files import nameless_files
 
 
 def new_table(**options):
     mx.random.seed(0)
-    table = mxhybrid.nn.HashEmbedding(2, prefix='users_', **options)
-    table.initialize()
-    return table, gluon.Trainer(table.collect_params(), 'sgd', {'learning_rate': 1.0}, kvstore='hybrid')
+    table = initialised(mxhybrid.nn.HashEmbedding(2, prefix='users_', **options))
+    return table, trainer_of(table)
 
 
-def step(table, trainer, keys):
-    with autograd.record():
-        loss = table(keys).sum()
-    loss.backward()
-    trainer.step(1)
+def train(table, trainer, *batches):
+    for keys in batches:
+        step(trainer, lambda keys=keys: table(keys))
 
 
 def rows_of(table):
@@ -32,7 +29,7 @@ def test_rows_appear_with_updates():
     table, trainer = new_table()
     table([1, 2, 3])
     assert rows_of(table) == 0
-    step(table, trainer, [1, -2, 1])
+    train(table, trainer, [1, -2, 1])
     assert rows_of(table) == 2
 
 
@@ -41,9 +38,9 @@ def test_admission():
     default = table([5]).asnumpy()
     np.testing.assert_array_equal(table([6]).asnumpy(), default)
     for _ in range(2):
-        step(table, trainer, [5])
+        train(table, trainer, [5])
         np.testing.assert_array_equal(table([5]).asnumpy(), default)
-    step(table, trainer, [5])
+    train(table, trainer, [5])
     assert rows_of(table) == 1 and np.abs(table([5]).asnumpy() - default).max() > 0.5
     np.testing.assert_array_equal(table([6]).asnumpy(), default)
 
@@ -51,8 +48,7 @@ def test_admission():
 @pytest.mark.parametrize('evict, stays', [('lru', [3, 2]), ('rarest', [1, 3])])
 def test_capacity(evict, stays):
     table, trainer = new_table(capacity=2, evict=evict)
-    for keys in ([1], [1], [2], [3]):
-        step(table, trainer, keys)
+    train(table, trainer, [1], [1], [2], [3])
     assert rows_of(table) == 2 and table.weight.table.statistics()['expired'] == 1
     first = new_table()[0]
     changed = np.abs(table([1, 2, 3]).asnumpy() - first([1, 2, 3]).asnumpy()).max(axis=1) > 0.5
@@ -64,16 +60,14 @@ def test_more_keys_than_the_capacity_are_refused(grad_req, batches):
     table, trainer = new_table(capacity=2)
     table.weight.grad_req = grad_req
     for keys in batches:
-        with autograd.record():
-            loss = table(keys).sum()
-        loss.backward()
+        backward(lambda keys=keys: table(keys))
     with pytest.raises(mxhybrid.InputError, match='users_weight: a step has 3 distinct keys, but capacity=2: give a '
                                                   'capacity of several times the distinct keys of a step'):
         trainer.step(1)
     assert rows_of(table) == 0
     table([4, 5, 6])  # an evaluation makes no rows
     table.weight.zero_grad()
-    step(table, trainer, [1, 2])
+    train(table, trainer, [1, 2])
     assert rows_of(table) == 2
 
 
@@ -82,15 +76,14 @@ def test_rows_in_files_equal_those_in_memory_and_vanish(tmp_path, monkeypatch):
     for storage in ('memory', '*users*=%s' % tmp_path):
         monkeypatch.setenv('MXHYBRID_STORAGE', storage)
         table, trainer = new_table()
-        for _ in range(3):
-            step(table, trainer, keys)
+        train(table, trainer, keys, keys, keys)
         results.append(table(keys).asnumpy())
         assert (table.weight.table.statistics()['file_bytes'] > 0) == (storage != 'memory')
     np.testing.assert_array_equal(*results)
     assert len(nameless_files(tmp_path)) == 2 and not list(tmp_path.iterdir())  # keys and rows
     table.initialize(force_reinit=True)  # frees the former rows
     assert not nameless_files(tmp_path)
-    step(table, trainer, keys)
+    train(table, trainer, keys)
     assert len(nameless_files(tmp_path)) == 2
     table.weight.table.close()
     assert not nameless_files(tmp_path) and not list(tmp_path.iterdir())
@@ -100,7 +93,7 @@ def test_a_missing_directory_is_refused_before_a_step(tmp_path, monkeypatch):
     monkeypatch.setenv('MXHYBRID_STORAGE', str(tmp_path / 'none'))
     table, trainer = new_table()
     with pytest.raises(mxhybrid.SettingError, match="users_weight: storage='.*none' is missing on host "):
-        step(table, trainer, [1])
+        train(table, trainer, [1])
     assert rows_of(table) == 0
 
 
@@ -110,7 +103,7 @@ def test_errors_of_the_rows_name_the_table(tmp_path, monkeypatch, method):
         raise mxhybrid.JobError('storage: no space')
     table, trainer = new_table()
     if method == 'load':
-        step(table, trainer, [1])
+        train(table, trainer, [1])
         mxhybrid.checkpoint.save(tmp_path, table, trainer, 1)
     monkeypatch.setattr(RowStore, method, full)
     with pytest.raises(mxhybrid.HybridError, match='users_weight: storage: no space'):
@@ -119,14 +112,13 @@ def test_errors_of_the_rows_name_the_table(tmp_path, monkeypatch, method):
         elif method == 'load':
             mxhybrid.checkpoint.load(tmp_path, table, trainer)
         else:
-            step(table, trainer, [1])
+            train(table, trainer, [1])
             mxhybrid.checkpoint.save(tmp_path, table, trainer, 1)
 
 
 def test_expiry():
     table, trainer = new_table(expire_after=2)
-    for keys in ([1], [2], [2], [2]):
-        step(table, trainer, keys)
+    train(table, trainer, [1], [2], [2], [2])
     assert rows_of(table) == 1
 
 
@@ -142,32 +134,27 @@ def test_arguments_are_refused(options, message):
         mxhybrid.nn.HashEmbedding(**{'width': 2, 'prefix': 'users_', **options})
 
 
-class TestKey:
-    """Keys of values."""
-
-    def test_is_stable(self):
-        """Other numbers would be other rows in a checkpoint: never change them."""
-        assert mxhybrid.nn.hash_key('city', 'Paris') == EXPECTED['city', 'Paris']
-        assert mxhybrid.nn.hash_key(7) == EXPECTED[7]
-        assert mxhybrid.nn.hash_key(b'x', (1, 'é')) == EXPECTED[b'x', (1, 'é')]
-
-    def test_forms_differ(self):
-        values = [('a',), ('a', 'b'), ('ab',), ('a', ''), (('a', 'b'),), (b'a',), (97,), (1, 2), ((1,), 2), (-1,),
-                  ('1',)]
-        assert len({mxhybrid.nn.hash_key(*value) for value in values}) == len(values)
-        assert mxhybrid.nn.hash_key(np.int64(3)) == mxhybrid.nn.hash_key(np.uint8(3)) == mxhybrid.nn.hash_key(3)
-
-    def test_is_a_key(self):
-        keys = [mxhybrid.nn.hash_key('user', number) for number in range(1000)]
-        assert len(set(keys)) == 1000 and min(keys) < 0 < max(keys) and max(map(abs, keys)) < 1 << 63
-        table, _ = new_table()
-        assert table(keys).shape == (1000, 2)
-
-    @pytest.mark.parametrize('parts', [(), (1.5,), (None,), (True,), (['a'],), (1 << 63,), (('a', 2.0),)])
-    def test_refused(self, parts):
-        with pytest.raises(mxhybrid.InputError, match=r'^hash_key'):
-            mxhybrid.nn.hash_key(*parts)
+@pytest.mark.parametrize('parts, expected', [
+    (('city', 'Paris'), 8707388997998660184), ((7,), 3142509245130245427), ((b'x', (1, 'é')), -1189756409638764110)])
+def test_the_key_of_values_is_stable(parts, expected):
+    """Other numbers would be other rows in a checkpoint: never change them."""
+    assert mxhybrid.nn.hash_key(*parts) == expected
 
 
-EXPECTED = {('city', 'Paris'): 8707388997998660184, 7: 3142509245130245427,
-            (b'x', (1, 'é')): -1189756409638764110}
+def test_other_values_have_other_keys():
+    values = [('a',), ('a', 'b'), ('ab',), ('a', ''), (('a', 'b'),), (b'a',), (97,), (1, 2), ((1,), 2), (-1,), ('1',)]
+    assert len({mxhybrid.nn.hash_key(*value) for value in values}) == len(values)
+    assert mxhybrid.nn.hash_key(np.int64(3)) == mxhybrid.nn.hash_key(np.uint8(3)) == mxhybrid.nn.hash_key(3)
+
+
+def test_keys_of_values_are_keys_of_a_table():
+    keys = [mxhybrid.nn.hash_key('user', number) for number in range(1000)]
+    assert len(set(keys)) == 1000 and min(keys) < 0 < max(keys) and max(map(abs, keys)) < 1 << 63
+    table, _ = new_table()
+    assert table(keys).shape == (1000, 2)
+
+
+@pytest.mark.parametrize('parts', [(), (1.5,), (None,), (True,), (['a'],), (1 << 63,), (('a', 2.0),)])
+def test_values_that_have_no_key_are_refused(parts):
+    with pytest.raises(mxhybrid.InputError, match=r'^hash_key'):
+        mxhybrid.nn.hash_key(*parts)

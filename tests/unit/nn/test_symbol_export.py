@@ -1,14 +1,13 @@
 """The dense part of a network with dynamic tables, as a symbol of MXNet and as ONNX, gives the network's results."""
-import logging
-import os
-
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon, nd
+from mxnet import gluon, nd
 
 import mxhybrid
 from mxhybrid import InputError
+
+from ...helpers.gluon_nets import backward, initialised, trainer_of
 
 
 class Net(gluon.Block):
@@ -47,22 +46,17 @@ def lookups(net, ids, words, offsets, ages):
 
 def train(net, steps):
     """Train a network; return its losses."""
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore='hybrid')
-    losses = []
-    for step in range(steps):
-        with autograd.record():
-            loss = (net(*arguments(6, step))[0] ** 2).sum()
-        loss.backward()
+    trainer, losses = trainer_of(net, learning_rate=0.1), []
+    for number in range(steps):
+        losses.append(backward(lambda number=number: (net(*arguments(6, number))[0] ** 2).sum()).asscalar())
         trainer.step(6)
-        losses.append(loss.asscalar())
     return losses
 
 
 def new_net():
     """Return a network whose dense part is hybridized, after two steps of training."""
     mx.random.seed(3)
-    net = Net()
-    net.initialize(mx.init.Normal(0.5))
+    net = initialised(Net(), mx.init.Normal(0.5))
     net.dense.hybridize()
     train(net, 2)
     return net
@@ -132,23 +126,18 @@ class Broken(gluon.Block):
     ('function', r'runs Python code or a symbol of its own \(_CustomFunction\)'),
     ('numpy', 'the forward pass of Broken returned no NDArray')])
 def test_networks_that_no_symbol_can_have(tmp_path, kind, message):
-    net = Broken(kind)
-    net.initialize()
+    net = initialised(Broken(kind))
     with pytest.raises(InputError, match=message):
         mxhybrid.nn.export(net, tmp_path / 'net', [1, 2])
-    assert not os.listdir(str(tmp_path)) and 'forward' not in vars(net.items)
+    assert not list(tmp_path.iterdir()) and 'forward' not in vars(net.items)
 
 
 def test_wrong_directories_and_fixed_sizes_are_named(tmp_path, caplog):
-    net = Broken('size')
-    net.initialize()
+    net = initialised(Broken('size'))
     with pytest.raises(InputError, match='export: cannot write .*none/net: .*No such file'):
         mxhybrid.nn.export(net, tmp_path / 'none' / 'net', [1, 2])
-    assert not os.listdir(str(tmp_path))
-    logger = logging.getLogger('mxhybrid')
-    logger.addHandler(caplog.handler)
+    assert not list(tmp_path.iterdir())
     mxhybrid.nn.export(net, tmp_path / 'net', [1, 2])
-    logger.removeHandler(caplog.handler)
     with pytest.raises(InputError, match='export: dense.0.bias has no values yet: call net.initialize'):
         mxhybrid.nn.export(Net(), tmp_path / 'other', *arguments(2))
     assert 'use mx.nd.slice_axis in place of []' in caplog.text

@@ -5,9 +5,11 @@ import pickle
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
+from mxnet import gluon
 
 import mxhybrid
+
+from ...helpers.gluon_nets import initialised, step, trainer_of
 
 
 class Net(gluon.Block):
@@ -24,9 +26,12 @@ class Net(gluon.Block):
 
 def new_net(seed=0, **keywords):
     mx.random.seed(seed)
-    net = Net(**keywords)
-    net.initialize()
-    return net
+    return initialised(Net(**keywords))
+
+
+def new_table(*arguments, **keywords):
+    mx.random.seed(0)
+    return initialised(mxhybrid.nn.Embedding(*arguments, weight_initializer=mx.init.Normal(1), **keywords))
 
 
 def test_is_a_parameter():
@@ -121,19 +126,13 @@ def test_a_hybrid_block_does_not_take_it():
 
 
 def train(net):
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', kvstore='hybrid')
-    with autograd.record():
-        loss = net(np.array([1, 2])).sum()
-    loss.backward()
-    trainer.step(1)
+    step(trainer_of(net), lambda: net(np.array([1, 2])))
 
 
 @pytest.mark.parametrize('duplicate', [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
 def test_copies(duplicate):
-    net = mxhybrid.nn.HashEmbedding(4, admit=2)
-    net.initialize(mx.init.Normal(1))
-    again = duplicate(net)
-    np.testing.assert_array_equal(again([1]).asnumpy(), net([1]).asnumpy())
+    net = initialised(mxhybrid.nn.HashEmbedding(4, admit=2), mx.init.Normal(1))
+    np.testing.assert_array_equal(duplicate(net)([1]).asnumpy(), net([1]).asnumpy())
     net = new_net().items
     train(net)
     with pytest.raises(mxhybrid.InputError, match='a copy: .*has rows that were trained'):
@@ -151,17 +150,11 @@ def test_casts():
 
 
 def test_two_blocks_share_rows():
-    mx.random.seed(0)
-    first = mxhybrid.nn.Embedding(100, 3, weight_initializer=mx.init.Normal(1))
+    first = new_table(100, 3)
     second = mxhybrid.nn.Embedding(100, 3, weight_initializer=mx.init.Normal(1), params=first.params)
     assert second.weight is first.weight
-    first.initialize()
-    trainer = gluon.Trainer(second.collect_params(), 'sgd', {'learning_rate': 1.0}, kvstore='hybrid')
     before = first([1, 2, 3]).asnumpy()
-    with autograd.record():
-        loss = first(np.array([1, 2])).sum() + second(np.array([2, 3])).sum()
-    loss.backward()
-    trainer.step(1)
+    step(trainer_of(second), lambda: [first(np.array([1, 2])), second(np.array([2, 3]))])
     np.testing.assert_allclose(second([1, 2, 3]).asnumpy(), before - [[1], [2], [1]], rtol=1e-5, atol=1e-6)
     for keywords in ({'rows': 99, 'width': 3}, {'rows': 100, 'width': 3, 'dtype': 'float64'}):
         with pytest.raises(mxhybrid.InputError, match='cannot be shared'):
@@ -171,15 +164,10 @@ def test_two_blocks_share_rows():
 
 
 def test_tied_use_in_an_output_layer():
-    mx.random.seed(0)
-    table = mxhybrid.nn.Embedding(1000, 3, 'float64', mx.init.Normal(1))
-    table.initialize()
+    table = new_table(1000, 3, 'float64')
     values = table.rows([1, 2, 900]).asnumpy()
-    trainer = gluon.Trainer(table.collect_params(), 'sgd', {'learning_rate': 1.0}, kvstore='hybrid')
-    with autograd.record():
-        loss = mx.nd.dot(table(np.array([1, 2])), table.rows(np.array([2, 900])), transpose_b=True).sum()
-    loss.backward()
-    trainer.step(1)
+    step(trainer_of(table), lambda: mx.nd.dot(table(np.array([1, 2])), table.rows(np.array([2, 900])),
+                                              transpose_b=True))
     outer = values[1] + values[2]
     inner = values[0] + values[1]
     np.testing.assert_allclose(table.rows([1, 2, 900]).asnumpy(), values - [outer, outer + inner, inner], rtol=1e-10)

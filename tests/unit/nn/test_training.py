@@ -5,12 +5,16 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
+from mxnet.contrib import amp
+from mxnet.contrib.amp.loss_scaler import LossScaler
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid
 
-ROWS, WIDTH = 50, 3
-TOLERANCES = {'float32': 1e-5, 'float64': 1e-10}
+from ...helpers.gluon_nets import backward, initialised, step, trainer_of
+
+ROWS, WIDTH, SAMPLES = 50, 3, 12
+TOLERANCES = {np.float32: 1e-5, np.float64: 1e-10}
 OPTIMIZERS = {
     'sgd': ('sgd', {'learning_rate': 0.1, 'wd': 0.01}),
     'momentum': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 0.01, 'clip_gradient': 0.2}),
@@ -33,10 +37,13 @@ class Tied(gluon.Block):
         return self.dense(self.table(ids) * self.table(others))
 
 
-def pair(dtype='float32', make=lambda dtype: mxhybrid.nn.Embedding(ROWS, WIDTH, dtype, mx.init.Normal(0.5)), seed=1,
-         reference=SparseEmbedding):
+def new_table(dtype='float32'):
+    return mxhybrid.nn.Embedding(ROWS, WIDTH, dtype, mx.init.Normal(0.5))
+
+
+def pair(dtype='float32', make=new_table, reference=SparseEmbedding):
     """Return the same net twice, with a dynamic table and with MXNet's own one, with equal values."""
-    mx.random.seed(seed)
+    mx.random.seed(1)
     ours, theirs = Tied(make(dtype)), Tied(reference(ROWS, WIDTH, dtype=dtype))
     for net in (ours, theirs):
         net.dense.cast(dtype)
@@ -46,9 +53,9 @@ def pair(dtype='float32', make=lambda dtype: mxhybrid.nn.Embedding(ROWS, WIDTH, 
     return ours, theirs
 
 
-def trainers(nets, optimizer='sgd', settings=(('learning_rate', 0.1),), **keywords):
-    return [gluon.Trainer(net.collect_params(), optimizer, dict(settings), kvstore='hybrid', **keywords)
-            for net in nets]
+def trainers(nets, optimizer='sgd', settings=None, **keywords):
+    return [gluon.Trainer(net.collect_params(), optimizer, dict(settings or {'learning_rate': 0.1}), kvstore='hybrid',
+                          **keywords) for net in nets]
 
 
 def whole(net):
@@ -56,101 +63,91 @@ def whole(net):
     if isinstance(net.table, gluon.nn.Embedding):
         return net.table.weight.data().asnumpy()
     if isinstance(net.table, SparseEmbedding):
-        weight = net.table.weight
-        return weight.row_sparse_data(mx.nd.arange(ROWS, dtype='int64')).asnumpy()
+        return net.table.weight.row_sparse_data(mx.nd.arange(ROWS, dtype='int64')).asnumpy()
     return net.table.rows(np.arange(ROWS)).asnumpy()
 
 
-def batch(seed, dtype='float32', size=12):
-    random = np.random.RandomState(seed)
-    ids, others = random.randint(0, ROWS // 2, (2, size))
-    return ids, others, mx.nd.array(random.standard_normal((size, 2)), dtype=dtype)
+def ids_of(number):
+    """Return the ids of both lookups in a batch."""
+    return np.random.RandomState(number).randint(0, ROWS // 2, (2, SAMPLES))
 
 
-def ids_for(net, ids):
-    return ids if isinstance(net.table, mxhybrid.nn.Embedding) else mx.nd.array(ids, dtype='int64')
+def loss_of(net, number):
+    """Return the loss of a batch."""
+    ids = ids_of(number)
+    if not isinstance(net.table, mxhybrid.nn.Embedding):
+        ids = [mx.nd.array(one, dtype='int64') for one in ids]
+    targets = np.random.RandomState(number).standard_normal((SAMPLES, 2))
+    return ((net(*ids) - mx.nd.array(targets, dtype=net.dense.weight.dtype)) ** 2).sum()
 
 
-def compute(net, seed, dtype='float32'):
+def compute(net, number):
     """Make a forward and a backward pass."""
-    ids, others, target = batch(seed, dtype)
-    with autograd.record():
-        loss = ((net(ids_for(net, ids), ids_for(net, others)) - target) ** 2).sum()
-    loss.backward()
+    backward(lambda: loss_of(net, number))
 
 
-def same(ours, theirs, tolerance):
-    np.testing.assert_allclose(whole(ours), whole(theirs), rtol=tolerance, atol=tolerance)
-    np.testing.assert_allclose(ours.dense.weight.data().asnumpy(), theirs.dense.weight.data().asnumpy(),
-                               rtol=tolerance, atol=tolerance)
+def train(nets, their_trainers, numbers, change=lambda net, trainer, number: None):
+    """Make a step of each net with each batch; `change` is called before the step."""
+    for number in numbers:
+        for net, trainer in zip(nets, their_trainers):
+            change(net, trainer, number)
+            compute(net, number)
+            trainer.step(SAMPLES)
+
+
+def check_same(ours, theirs):
+    tolerance = TOLERANCES[np.dtype(ours.dense.weight.dtype).type]
+    for one, other in ((whole(ours), whole(theirs)), [net.dense.weight.data().asnumpy() for net in (ours, theirs)]):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
 @pytest.mark.parametrize('name', OPTIMIZERS)
 def test_equals_mxnet(name, dtype):
-    optimizer, settings = OPTIMIZERS[name]
     nets = pair(dtype)
-    before = whole(nets[0])
+    before, both = whole(nets[0]), trainers(nets, *OPTIMIZERS[name])
     if dtype == 'float64' and name in ('adagrad', 'groupadagrad', 'ftrl'):
         with pytest.raises(mxhybrid.InputError, match=r'cannot update .*weight, which is float64'):
-            compute(nets[0], 0, dtype)
-            trainers(nets[:1], optimizer, settings)[0].step(12)
+            train(nets[:1], both, [0])
         return
-    for step in range(6):
-        if not step:
-            both = trainers(nets, optimizer, settings)
-        for net, trainer in zip(nets, both):
-            compute(net, step, dtype)
-            trainer.step(12)
-    same(*nets, TOLERANCES[dtype])
+    train(nets, both, range(6))
+    check_same(*nets)
     assert np.abs(whole(nets[0]) - before).max() > 0.01
-    assert nets[0].table.weight.table.statistics()['rows'] == len(
-        np.unique(np.concatenate([batch(step)[:2] for step in range(6)])))
+    assert nets[0].table.weight.table.statistics()['rows'] == len(np.unique([ids_of(number) for number in range(6)]))
 
 
 def test_updates_on_the_store_are_the_same():
     """MXNet's row_sparse weight is always updated on the store."""
     nets = pair()
-    both = trainers(nets, 'adam', {'learning_rate': 0.05}.items(), update_on_kvstore=True)
-    for step in range(4):
-        for net, trainer in zip(nets, both):
-            compute(net, step)
-            trainer.step(12)
-    same(*nets, 1e-5)
+    train(nets, trainers(nets, 'adam', {'learning_rate': 0.05}, update_on_kvstore=True), range(4))
+    check_same(*nets)
 
 
-def test_schedule_multipliers_and_learning_rate():
+def test_schedules_multipliers_and_sizes_of_batches():
     nets = pair('float64')
     for net in nets:
         net.table.weight.lr_mult, net.table.weight.wd_mult = 0.5, 2.0
-    both = [gluon.Trainer(net.collect_params(), 'adam',
-                          {'learning_rate': 0.1, 'wd': 0.1, 'lr_scheduler': mx.lr_scheduler.FactorScheduler(2, 0.5)},
-                          kvstore='hybrid') for net in nets]
-    for step in range(5):
-        for net, trainer in zip(nets, both):
-            compute(net, step, 'float64')
-            trainer.step(12 + step)
-    same(*nets, 1e-10)
+        schedule = mx.lr_scheduler.FactorScheduler(2, 0.5)
+        trainer = trainer_of(net, 'adam', learning_rate=0.1, wd=0.1, lr_scheduler=schedule)
+        for number in range(5):
+            compute(net, number)
+            trainer.step(SAMPLES + number)
+    check_same(*nets)
+
+
+def test_learning_rates_that_a_script_sets():
+    def change(net, trainer, number):
+        trainer.set_learning_rate((0.1, 0.2, 0.05)[number])
+        net.table.weight.lr_mult = 1 + number
     nets = pair('float64')
-    both = trainers(nets)
-    for step, rate in enumerate((0.1, 0.2, 0.05)):
-        for net, trainer in zip(nets, both):
-            trainer.set_learning_rate(rate)
-            net.table.weight.lr_mult = 1 + step
-            compute(net, step, 'float64')
-            trainer.step(12)
-    same(*nets, 1e-10)
+    train(nets, trainers(nets), range(3), change)
+    check_same(*nets)
 
 
 def test_a_trainer_with_tables_only_and_allreduce_by_hand():
-    mx.random.seed(2)
-    table = mxhybrid.nn.Embedding(ROWS, WIDTH)
-    table.initialize()
-    first = table.rows([4, 5]).asnumpy()
-    trainer = gluon.Trainer(table.collect_params(), 'sgd', {'learning_rate': 1.0}, kvstore='hybrid')
-    with autograd.record():
-        loss = table(np.array([4, 4, 5])).sum()
-    loss.backward()
+    table = initialised(new_table())
+    first, trainer = table.rows([4, 5]).asnumpy(), trainer_of(table)
+    backward(lambda: table(np.array([4, 4, 5])))
     trainer.allreduce_grads()
     trainer.update(2)
     np.testing.assert_allclose(table.rows([4, 5]).asnumpy(), first - [[1.0], [0.5]], rtol=1e-6)
@@ -160,44 +157,33 @@ def test_a_trainer_with_tables_only_and_allreduce_by_hand():
 @pytest.mark.parametrize('grad_req', ['write', 'add'])
 def test_several_backward_passes(grad_req):
     nets = pair('float64', reference=gluon.nn.Embedding)  # SparseEmbedding overwrites its gradient in any case
-    for net in nets:
+    for net, trainer in zip(nets, trainers(nets)):
         net.table.weight.grad_req = net.dense.weight.grad_req = grad_req
-    both = trainers(nets)
-    for step in range(3):
-        for net, trainer in zip(nets, both):
+        for number in range(3):
             for part in range(3):
-                compute(net, 10 * step + part, 'float64')
-            trainer.step(12)
-            if step == 1:
+                compute(net, 10 * number + part)
+            trainer.step(SAMPLES)
+            if number == 1:
                 net.collect_params().zero_grad()
-    same(*nets, 1e-10)
+    check_same(*nets)
 
 
 def test_a_backward_pass_over_several_forward_passes():
     nets = pair('float64')
-    both = trainers(nets)
-    for net, trainer in zip(nets, both):
-        losses = []
-        with autograd.record():
-            for part in range(3):
-                ids, others, target = batch(part, 'float64')
-                losses.append(((net(ids_for(net, ids), ids_for(net, others)) - target) ** 2).sum())
-        autograd.backward(losses)
-        trainer.step(12)
-    same(*nets, 1e-10)
+    for net, trainer in zip(nets, trainers(nets)):
+        step(trainer, lambda net=net: [loss_of(net, part) for part in range(3)], SAMPLES)
+    check_same(*nets)
 
 
 def test_a_recorded_pass_without_backward_counts_for_nothing():
     nets = pair('float64')
-    both = trainers(nets)
-    for step in range(4):
-        for net, trainer in zip(nets, both):
-            compute(net, step, 'float64')
+    for net, trainer in zip(nets, trainers(nets)):
+        for number in range(4):
+            compute(net, number)
             with autograd.record():
-                ids, others, _ = batch(100, 'float64')
-                net(ids_for(net, ids), ids_for(net, others))
-            trainer.step(12)
-    same(*nets, 1e-10)
+                loss_of(net, 100)
+            trainer.step(SAMPLES)
+    check_same(*nets)
     assert len(nets[0].table.weight.lookups._lookups) == 2  # those of the last step
 
 
@@ -206,16 +192,14 @@ def test_several_devices():
     mx.random.seed(3)
     table = mxhybrid.nn.Embedding(ROWS, WIDTH, 'float64')
     table.initialize(ctx=contexts)
-    first = table.rows(mx.nd.array([1, 2, 3], ctx=contexts[0])).asnumpy()
-    trainer = gluon.Trainer(table.collect_params(), 'sgd', {'learning_rate': 1.0}, kvstore='hybrid')
-    losses = []
+    first, trainer = table.rows(mx.nd.array([1, 2, 3], ctx=contexts[0])).asnumpy(), trainer_of(table)
+    rows = []
     with autograd.record():
         for context, ids in zip(contexts, ([1, 2], [2, 3])):
-            rows = table(mx.nd.array(ids, ctx=context, dtype='int64'))
-            assert rows.context == context
-            losses.append(rows.sum())
-    for loss in losses:
-        loss.backward()
+            rows.append(table(mx.nd.array(ids, ctx=context, dtype='int64')))
+            assert rows[-1].context == context
+    for part in rows:
+        part.backward()
     trainer.step(1)
     np.testing.assert_allclose(table.rows(mx.nd.array([1, 2, 3], ctx=contexts[1])).asnumpy(),
                                first - [[1], [2], [1]], rtol=1e-12)
@@ -224,122 +208,99 @@ def test_several_devices():
 
 
 def test_frozen_and_thawed():
+    def change(net, trainer, number):
+        net.table.weight.grad_req = ('write', 'null', 'write')[number]
     nets = pair('float64')
-    both = trainers(nets)
-    for step, grad_req in enumerate(['write', 'null', 'write']):
-        for net, trainer in zip(nets, both):
-            net.table.weight.grad_req = grad_req
-            compute(net, step, 'float64')
-            trainer.step(12)
-    same(*nets, 1e-10)
+    train(nets, trainers(nets), range(3), change)
+    check_same(*nets)
 
 
 def test_a_step_without_lookups_counts_and_changes_nothing():
     net, _ = pair()
     trainer, = trainers([net], 'adam')
-    compute(net, 0)
-    trainer.step(12)
+    train([net], [trainer], [0])
     before = whole(net)
-    with autograd.record():
-        loss = net.dense(mx.nd.ones((1, WIDTH))).sum()
-    loss.backward()
-    trainer.step(12)
+    step(trainer, lambda: net.dense(mx.nd.ones((1, WIDTH))), SAMPLES)
     np.testing.assert_array_equal(whole(net), before)
     assert trainer.optimizer._index_update_count[1] == 2  # after the dense layer's weight
 
 
-def test_reinitialised():
+def test_an_initialised_table_has_no_former_rows():
     net, _ = pair()
-    trainer, = trainers([net], 'adam')
-    compute(net, 0)
-    trainer.step(12)
+    trainer = trainers([net], 'adam')
+    train([net], trainer, [0])
     trained = whole(net)
-    net.initialize(mx.init.Constant(0.25), force_reinit=True)
-    assert np.abs(whole(net) - trained).max() > 0.01
-    rest = np.setdiff1d(np.arange(ROWS), np.concatenate(batch(1)[:2]))
-    compute(net, 1)
-    trainer.step(12)
-    again, values = mxhybrid.nn.Embedding(ROWS, WIDTH, 'float32', mx.init.Normal(0.5)), whole(net)
-    again.initialize()
-    assert again.rows([0]).asnumpy().std() > 0
-    assert len(rest) and np.isfinite(values).all()
+    net.initialize(force_reinit=True)
+    first = whole(net)
+    assert np.abs(first - trained).max() > 0.01
+    train([net], trainer, [1])
+    others = np.setdiff1d(np.arange(ROWS), ids_of(1))
+    assert net.table.weight.table.statistics()['rows'] == ROWS - len(others) < ROWS
+    np.testing.assert_array_equal(whole(net)[others], first[others])
 
 
 def test_another_trainer_takes_the_rows_and_begins_without_state():
     net, _ = pair('float64')
     former, = trainers([net], 'adam')
-    for step in range(2):
-        compute(net, step, 'float64')
-        former.step(12)
+    train([net], [former], range(2))
     reference, values = pair('float64')[1], whole(net)
     reference.table.weight.set_data(mx.nd.array(values, dtype='float64').tostype('row_sparse'))
     for name, param in net.dense.params.items():
         reference.dense.params[reference.dense.prefix + name[len(net.dense.prefix):]].set_data(param.data())
-    both = trainers([net, reference], 'adam')
-    for step in range(2):
-        for one, trainer in zip((net, reference), both):
-            compute(one, step, 'float64')
-            trainer.step(12)
-    same(net, reference, 1e-10)
-    compute(net, 0, 'float64')
+    train((net, reference), trainers([net, reference], 'adam'), range(2))
+    check_same(net, reference)
+    compute(net, 0)
     with pytest.raises(mxhybrid.InputError, match='was given to another Trainer'):
-        former.step(12)
+        former.step(SAMPLES)
 
 
-class TestAmp:
-    """Scaled losses, by MXNet's loss scaler."""
+# -- losses that MXNet's loss scaler scales ------------------------------------------------------------------------
 
-    def trainer(self, net):
-        from mxnet.contrib.amp.loss_scaler import LossScaler
-        trainer, = trainers([net], 'sgd', {'learning_rate': 0.1}.items())
-        trainer._amp_loss_scaler, trainer._amp_original_scale = LossScaler(), trainer._scale
-        return trainer
 
-    def scaled(self, net, trainer, factor=1.0):
-        from mxnet.contrib import amp
-        ids, others, target = batch(0)
-        with autograd.record():
-            loss = ((net(ids_for(net, ids), ids_for(net, others)) - target) ** 2).sum() * factor
-            with amp.scale_loss(loss, trainer) as scaled:
-                autograd.backward(scaled)
+def amp_trainer(net):
+    trainer, = trainers([net])
+    trainer._amp_loss_scaler, trainer._amp_original_scale = LossScaler(), trainer._scale
+    return trainer
 
-    @pytest.mark.parametrize('by_hand', [False, True])
-    def test_the_scale_is_divided_out(self, by_hand):
-        from mxnet.contrib import amp
-        nets = pair()
-        amps = [self.trainer(net) for net in nets]
-        for net, trainer in zip(nets, amps):
-            self.scaled(net, trainer)
-            if by_hand and net is nets[0]:
-                amp.unscale(trainer)
-            trainer.step(12)
-        same(*nets, 1e-5)
 
-    def test_an_overflow_skips_the_step(self):
-        net, _ = pair()
-        trainer = self.trainer(net)
-        before, scale = whole(net), trainer._amp_loss_scaler.loss_scale
-        self.scaled(net, trainer, float('inf'))
-        trainer.step(12)
-        np.testing.assert_array_equal(whole(net), before)
-        self.scaled(net, trainer)
-        trainer.step(12)
-        assert trainer._amp_loss_scaler.loss_scale == scale / 2
-        assert np.abs(whole(net) - before).max() > 0
+def compute_scaled(net, trainer, factor=1.0):
+    with autograd.record():
+        loss = loss_of(net, 0) * factor
+        with amp.scale_loss(loss, trainer) as scaled:
+            autograd.backward(scaled)
 
-    def test_a_trainer_with_tables_only(self):
-        from mxnet.contrib.amp.loss_scaler import LossScaler
-        table = mxhybrid.nn.Embedding(ROWS, WIDTH)
-        table.initialize()
-        trainer = gluon.Trainer(table.collect_params(), 'sgd', {'learning_rate': 1.0}, kvstore='hybrid')
-        trainer._amp_loss_scaler = LossScaler()
-        before = table.rows([7]).asnumpy()
-        for factor in (float('nan'), 1.0):
-            with autograd.record():
-                loss = table([7]).sum() * factor
-            loss.backward()
-            trainer.step(1)
-        np.testing.assert_allclose(table.rows([7]).asnumpy(), before - 1, rtol=1e-6)
+
+@pytest.mark.parametrize('by_hand', [False, True])
+def test_the_scale_of_a_loss_is_divided_out(by_hand):
+    nets = pair()
+    for net, trainer in zip(nets, map(amp_trainer, nets)):
+        compute_scaled(net, trainer)
+        if by_hand and net is nets[0]:
+            amp.unscale(trainer)
+        trainer.step(SAMPLES)
+    check_same(*nets)
+
+
+def test_an_overflow_skips_the_step():
+    net, _ = pair()
+    trainer = amp_trainer(net)
+    before, scale = whole(net), trainer._amp_loss_scaler.loss_scale
+    compute_scaled(net, trainer, float('inf'))
+    trainer.step(SAMPLES)
+    np.testing.assert_array_equal(whole(net), before)
+    compute_scaled(net, trainer)
+    trainer.step(SAMPLES)
+    assert trainer._amp_loss_scaler.loss_scale == scale / 2
+    assert np.abs(whole(net) - before).max() > 0
+
+
+def test_an_overflow_skips_the_step_of_tables_alone():
+    table = initialised(new_table())
+    before, trainer = table.rows([7]).asnumpy(), trainer_of(table)
+    trainer._amp_loss_scaler = LossScaler()
+    for factor in (float('nan'), 1.0):
+        step(trainer, lambda factor=factor: table([7]) * factor)
+    np.testing.assert_allclose(table.rows([7]).asnumpy(), before - 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize('keywords, message', [
@@ -361,7 +322,7 @@ def test_optimizers_are_refused_before_a_step(optimizer, settings, message):
     net, _ = pair()
     compute(net, 0)
     before = net.dense.weight.data().asnumpy()
-    trainer, = trainers([net], optimizer, settings.items())
+    trainer, = trainers([net], optimizer, settings)
     with pytest.raises(mxhybrid.InputError, match=message):
         trainer.step(1)
     np.testing.assert_array_equal(net.dense.weight.data().asnumpy(), before)
@@ -369,20 +330,16 @@ def test_optimizers_are_refused_before_a_step(optimizer, settings, message):
 
 @pytest.mark.parametrize('optimizer', ['adagrad', 'lamb'])
 def test_optimizers_that_an_error_advises_are_accepted(optimizer):
-    def step(name):
-        table = mxhybrid.nn.HashEmbedding(2, dtype='float64')
-        table.initialize()
-        with autograd.record():
-            loss = table([1]).sum()
-        loss.backward()
-        trainers([table], name)[0].step(1)
+    def step_by(name):
+        table = initialised(mxhybrid.nn.HashEmbedding(2, dtype='float64'))
+        step(trainer_of(table, name), lambda: table([1]))
 
     with pytest.raises(mxhybrid.InputError, match='float64') as refused:
-        step(optimizer)
+        step_by(optimizer)
     advised = re.search('(?:one of|float64 are) ([a-z, ]+)', str(refused.value)).group(1).split(', ')
     assert advised == ['adam', 'sgd']
     for name in advised:
-        step(name)
+        step_by(name)
 
 
 def test_states_in_files_are_refused(tmp_path):
@@ -396,11 +353,9 @@ def test_states_in_files_are_refused(tmp_path):
 def test_the_report_shows_tables():
     net, _ = pair(make=lambda dtype: mxhybrid.nn.HashEmbedding(WIDTH, dtype))
     trainer, = trainers([net])
-    compute(net, 0)
-    trainer.step(12)
+    train([net], [trainer], [0])
     lines = trainer._kvstore.report().split('\n')
     head = next(line for line in lines if line.startswith('dynamic table'))
     row = next(line for line in lines if line.startswith(net.table.weight.name))
     assert head.split()[:3] == ['dynamic', 'table', 'keys'] and 'rows so far' in head
-    rows = len(np.unique(np.concatenate(batch(0)[:2])))
-    assert row.split()[1:4] == ['any', str(WIDTH), str(rows)]
+    assert row.split()[1:4] == ['any', str(WIDTH), str(len(np.unique(ids_of(0))))]

@@ -1,50 +1,36 @@
-"""Calls that parallelize refuses with the same error on every worker; reports the errors.  Afterwards a good call
-works.
-"""
-import logging
+"""Calls that parallelize refuses with the same error on every worker; afterwards a good call works."""
+import unittest
 
 import mxnet as mx
 import nets
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid import parallel
+from tests.helpers.gluon_nets import Net, initialised, step, trainer_of
 from tests.helpers.outcomes import error_of
 
 store = mxhybrid.create()
 SHAPE = (8, 3, 12, 12)
 
 
-def net_of(seed=1):
-    net = nets.plain()
-    mx.random.seed(seed)
-    net.initialize()
-    return net
-
-
-def uninitialised():
-    return nets.plain()
+def net_of():
+    mx.random.seed(1)
+    return initialised(nets.plain())
 
 
 def used():
     """A network whose weights got their shapes by a call."""
-    net = nn.HybridSequential(prefix='net_')
-    with net.name_scope():
-        net.add(nn.Dense(32))
-    net.initialize()
+    net = initialised(Net(lambda: [nn.Dense(32)]))
     net(mx.nd.ones((2, 3)))
     return net
 
 
 def dense(units=32, dtype='float32', grad_req='write', **settings):
     """A network of which each worker gets another one, in this respect or that."""
-    net = nn.HybridSequential(prefix='net_')
-    with net.name_scope():
-        net.add(nn.Dense(units, in_units=3, **settings), nn.Dense(4, in_units=units))
-    net.cast(dtype)
-    net.initialize()
+    net = initialised(Net(lambda: [nn.Dense(units, in_units=3, **settings), nn.Dense(4, in_units=units)]), dtype=dtype)
     net.collect_params().setattr('grad_req', grad_req)
     return net
 
@@ -58,43 +44,21 @@ def different(**settings):
 def trained_by(optimizer):
     """Split a network and make a step."""
     net = mxhybrid.parallelize(net_of(), parallel.one_weird_trick(), SHAPE)
-    trainer = gluon.Trainer(net.collect_params(), optimizer, kvstore=mxhybrid.create())
-    with autograd.record():
-        loss = net(mx.nd.ones(SHAPE)[net.samples]).sum()
-    loss.backward()
-    trainer.step(SHAPE[0])
-
-
-class Collector(logging.Handler):
-    """Keeps warnings."""
-
-    def emit(self, record):
-        if record.levelno == logging.WARNING:
-            warnings.append(record.getMessage())
-
-
-class Constant(gluon.HybridBlock):
-    def hybrid_forward(self, F, data):
-        return 5
-
-
-class Mean(gluon.HybridBlock):
-    def hybrid_forward(self, F, data):
-        return F.mean(F.relu(data))
+    step(trainer_of(net, optimizer, mxhybrid.create()), lambda: net(mx.nd.ones(SHAPE)[net.samples]), SHAPE[0])
 
 
 GRID = parallel.grid(model=store.num_workers)
 CALLS = {
     'no HybridBlock': lambda: mxhybrid.parallelize(gluon.Block(), GRID, SHAPE),
-    'no values': lambda: mxhybrid.parallelize(uninitialised(), GRID, SHAPE),
-    'no initializer': lambda: mxhybrid.parallelize(uninitialised(), GRID, SHAPE, init=3),
-    'no name of an initializer': lambda: mxhybrid.parallelize(uninitialised(), GRID, SHAPE, init='xaviar'),
+    'no values': lambda: mxhybrid.parallelize(nets.plain(), GRID, SHAPE),
+    'no initializer': lambda: mxhybrid.parallelize(nets.plain(), GRID, SHAPE, init=3),
+    'no name of an initializer': lambda: mxhybrid.parallelize(nets.plain(), GRID, SHAPE, init='xaviar'),
     'another product': lambda: mxhybrid.parallelize(net_of(), parallel.grid(model=3, batch=5), SHAPE),
     'other model groups': lambda: mxhybrid.parallelize(net_of(), parallel.megatron(model=3), SHAPE),
     'no attention': lambda: mxhybrid.parallelize(net_of(), parallel.megatron(model=store.num_workers), SHAPE),
     'no heads': lambda: mxhybrid.parallelize(net_of(), {'dense*': {'heads': 2}}, SHAPE),
-    'other heads': lambda: mxhybrid.parallelize(nets_gpt(), {'attention_*': {'heads': 3}}, [(8, nets.TIMES)] * 2,
-                                                dtype='float64'),
+    'other heads': lambda: mxhybrid.parallelize(initialised(nets.gpt(), dtype='float64'), {'attention_*': {'heads': 3}},
+                                                [(8, nets.TIMES)] * 2, dtype='float64'),
     'no plan': lambda: mxhybrid.parallelize(net_of(), 7, SHAPE),
     'no file': lambda: mxhybrid.parallelize(net_of(), '/nowhere/plan.json', SHAPE),
     'no such dimension': lambda: mxhybrid.parallelize(net_of(), {'dense*': {'height': 2}}, SHAPE),
@@ -113,18 +77,19 @@ CALLS = {
     'input_grad on one': lambda: mxhybrid.parallelize(dense(), GRID, (8, 3), input_grad=bool(store.rank)),
     'for_data of others': lambda: mxhybrid.parallelize(dense(), GRID, (8, 3)).for_data((4 + 2 * store.rank, 3)),
     'no such axis': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE, batch_axis=7),
-    'statistics': lambda: mxhybrid.parallelize(nets_cnn(), parallel.grid(domain=(store.num_workers,)), (8, 3, 16, 16),
-                                               batch_norm='local'),
+    'statistics': lambda: mxhybrid.parallelize(initialised(nets.cnn()), parallel.grid(domain=(store.num_workers,)),
+                                               (8, 3, 16, 16), batch_norm='local'),
     'no type': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE, dtype='float99'),
     'an array for a shape': lambda: mxhybrid.parallelize(net_of(), GRID, mx.nd.zeros(SHAPE)),
-    'no symbols': lambda: mxhybrid.parallelize(Constant(), GRID, SHAPE),
+    'no symbols': lambda: mxhybrid.parallelize(nn.HybridLambda(lambda F, data: 5), GRID, SHAPE),
     'other plans': lambda: mxhybrid.parallelize(net_of(), [GRID, parallel.data_parallel()][store.rank], SHAPE),
     'lamb': lambda: trained_by('lamb'),
     'nadam': lambda: trained_by('nadam'),
     'too many stages': lambda: mxhybrid.parallelize(net_of(), parallel.pipeline(3, 2), SHAPE),
     'other micro-batches': lambda: mxhybrid.parallelize(net_of(), parallel.pipeline(2, 3), SHAPE),
     'no operator of a stage': lambda: mxhybrid.parallelize(net_of(), parallel.pipeline(['conv*', 'rnn*'], 2), SHAPE),
-    'no samples': lambda: mxhybrid.parallelize(Mean(), parallel.pipeline(2, 2), (8, 3)),
+    'no samples': lambda: mxhybrid.parallelize(nn.HybridLambda(lambda F, data: F.mean(F.relu(data))),
+                                                parallel.pipeline(2, 2), (8, 3)),
     'gradients of inputs': lambda: mxhybrid.parallelize(net_of(), parallel.pipeline(2, 2), SHAPE, input_grad=True),
     'no block': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE, recompute='rnn*'),
     'no pattern': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE, recompute=3),
@@ -132,29 +97,13 @@ CALLS = {
     'one worker alone': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE if store.rank else (8, 3, 0, 1)),
 }
 
-
-def nets_cnn():
-    net = nets.cnn()
-    net.initialize()
-    return net
-
-
-def nets_gpt():
-    net = nets.gpt()
-    net.cast('float64')
-    net.initialize()
-    return net
-
-
 errors = {name: error_of(call) for name, call in CALLS.items()}
 net = mxhybrid.parallelize(net_of(), GRID, SHAPE)
 errors['another batch'] = error_of(net, mx.nd.zeros((100, 3, 12, 12)))
 found = net(mx.nd.ones(SHAPE)[net.samples])
 
 # A plan that finds nothing to divide is no error, but each worker says so.
-warnings = []
-logging.getLogger('mxhybrid').addHandler(Collector())
-convolution = nn.Conv2D(4, 3, in_channels=3)
-convolution.initialize()
-convolution = mxhybrid.parallelize(convolution, parallel.one_weird_trick(), SHAPE)
-report(store.rank, errors=errors, shape=list(found.shape), warnings=warnings, layouts=convolution.report())
+with unittest.TestCase().assertLogs('mxhybrid', 'WARNING') as logs:
+    convolution = mxhybrid.parallelize(initialised(nn.Conv2D(4, 3, in_channels=3)), parallel.one_weird_trick(), SHAPE)
+report(store.rank, errors=errors, shape=list(found.shape), layouts=convolution.report(),
+       warnings=[record.getMessage() for record in logs.records])

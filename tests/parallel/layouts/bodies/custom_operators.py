@@ -1,15 +1,12 @@
-"""Custom operators of a script in split networks, which need different arrays in their backward passes.
-
-Reports by case how far parameters are from those of one process.
-"""
+"""Custom operators, which need different arrays in their backward passes, in split networks and in one process."""
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
 
 import mxhybrid
 from mxhybrid.parallel import by_name, data_parallel
 from tests.helpers.custom_operators import register
+from tests.helpers.gluon_nets import Net, initialised, step, trainer_of
 from tests.helpers.outcomes import largest_difference, values_of
 
 BATCH, STEPS = 4, 3
@@ -26,53 +23,37 @@ NETWORKS = [['loss'], ['pair', 'three_of_one', 'loss'], ['loss_of_two', 'loss', 
             ['with_state', 'loss_of_two'], ['loss', 'with_state', 'pair']]
 
 
-class Scale(gluon.HybridBlock):
-    """A layer of a weight for each feature: MXNet has no dense layers of float16 on CPUs."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = self.params.get('weight', shape=(1, 6), init=mx.init.Uniform(1))
-
-    def hybrid_forward(self, F, x, weight):
-        return F.broadcast_mul(x, weight)
+def scale(number):
+    """Return a layer of a weight for each feature: MXNet has no dense layers of float16 on CPUs."""
+    return Net(call=lambda F, x, weight: F.broadcast_mul(x, weight), prefix='scale%d_' % number,
+               weight={'shape': (1, 6), 'init': mx.init.Uniform(1)})
 
 
-class Net(gluon.HybridBlock):
-    def __init__(self, operators):
-        super().__init__(prefix='net_')
-        self._operators = operators
-        with self.name_scope():
-            for _ in range(len(operators) + 1):
-                self.register_child(Scale())
-            self.state = self.params.get('state', shape=(BATCH, 6), init='ones', differentiable=False)
-
-    def hybrid_forward(self, F, x, state):
-        first, *others = self._children.values()
+def new_net(operators):
+    """Return a network of layers and operators in turn."""
+    def call(F, x, first, *others, state):
         x = first(x)
-        for operator, layer in zip(self._operators, others):
+        for operator, layer in zip(operators, others):
             _, inputs, outputs, *states = OPERATORS[operator]
             x = F.Custom(*[x] * inputs, *[state] * len(states), op_type=operator)
             x = layer(F.tanh(x[0] + x[outputs - 1] if outputs > 1 else x))
         return x
+    return Net(lambda: map(scale, range(len(operators) + 1)), call,
+               state={'shape': (BATCH, 6), 'init': 'ones', 'differentiable': False})
 
 
 def trained(operators, dtype, plan=None, **settings):
     """Return the network after some steps."""
     mx.random.seed(1)
-    net = Net(operators)
-    net.initialize()
+    net, samples, store = initialised(new_net(operators)), slice(None), None
     net.cast(dtype)
     net.hybridize()
     if plan is not None:
-        net = mxhybrid.parallelize(net, plan, (BATCH, 6), dtype=dtype, **settings)
-    samples = slice(None) if plan is None else net.samples
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1},
-                            kvstore=None if plan is None else mxhybrid.create())
-    for step in range(STEPS):
-        with autograd.record():
-            outputs = net(mx.nd.array(DATA[step][samples], dtype=dtype))
-        outputs.backward()
-        trainer.step(BATCH)
+        net, store = mxhybrid.parallelize(net, plan, (BATCH, 6), dtype=dtype, **settings), mxhybrid.create()
+        samples = net.samples
+    trainer = trainer_of(net, kvstore=store, learning_rate=0.1)
+    for batch in DATA:
+        step(trainer, lambda batch=batch: net(mx.nd.array(batch[samples], dtype=dtype)), BATCH)
     return net
 
 

@@ -1,12 +1,12 @@
 """Makes split networks, trains them, and drops them without release(); args: none."""
 import gc
-import re
 import threading
 import time
 import weakref
 
 import mxnet as mx
 from lab.reports import report
+from lab.split_memory import Peak
 from mxnet import autograd
 from mxnet.gluon import nn
 
@@ -18,6 +18,7 @@ from mxhybrid.parallel.redistribution.redistribution_operator import Redistribut
 from mxhybrid.parallel.redistribution.worker_group import worker_group_of
 from mxhybrid.parallel.runtime import engine_threads
 from mxhybrid.parallel.runtime.dropped_networks import release_dropped
+from tests.helpers.gluon_nets import Net, initialised
 
 #: Plans, with whether a layer is computed again in the backward pass.
 PLANS = [(parallel.grid(model=2), False), (parallel.grid(model=2), True), (parallel.data_parallel(), True),
@@ -27,15 +28,15 @@ PLANS = [(parallel.grid(model=2), False), (parallel.grid(model=2), True), (paral
 WAYS = ['trained', 'dropped first', 'abandoned', 'abandoned and trained']
 
 
+def dense_layers(units, *initializer):
+    return initialised(Net(lambda: [nn.Dense(units, in_units=units, activation='tanh', prefix='dense%d_' % layer)
+                                    for layer in range(3)]), *initializer)
+
+
 def train(number):
-    """Make a network and use it; return the gradients of its backward pass, if it has any, and a weak reference to it.
-    """
+    """Use a network; return the gradients of its backward pass, if it has any, and a weak reference to the network."""
     way = WAYS[number // len(PLANS) % len(WAYS)]
-    net = nn.HybridSequential(prefix='net_')
-    with net.name_scope():
-        for layer in range(3):
-            net.add(nn.Dense(8, in_units=8, activation='tanh', prefix='dense%d_' % layer))
-    net.initialize(mx.init.Constant(0.125))
+    net = dense_layers(8, mx.init.Constant(0.125))
     plan, recompute = PLANS[number % len(PLANS)]
     split = mxhybrid.parallelize(net, plan, (4, 8), **({'recompute': ['dense1']} if recompute else {}))
     params = list(split.collect_params().values())
@@ -81,29 +82,19 @@ def left(before):
     return [max(0, count - former) for count, former in zip(counts(), before)]
 
 
-def resident_mb():
-    """Return the memory of this process that is resident, in MB."""
-    with open('/proc/self/status') as lines:
-        return int(re.search(r'VmRSS:\s*(\d+) kB', lines.read()).group(1)) // 1024
-
-
 def growth_mb():
     """Return by how much seven networks with large activations, after seven others, increase the resident memory."""
     for number in range(14):
-        net = nn.HybridSequential(prefix='big_')
-        with net.name_scope():
-            for layer in range(3):
-                net.add(nn.Dense(1024, in_units=1024, activation='tanh', prefix='dense%d_' % layer))
-        net.initialize()
-        split = mxhybrid.parallelize(net, parallel.data_parallel(), (1024, 1024), recompute=['dense1'])
+        split = mxhybrid.parallelize(dense_layers(1024), parallel.data_parallel(), (1024, 1024), recompute=['dense1'])
         with autograd.record():
             loss = split(mx.nd.ones((512, 1024)))
         if number % 3:
             loss.backward()
         mx.nd.waitall()
         if number == 6:
-            before = resident_mb()
-    return resident_mb() - before
+            growth = Peak()
+    growth.restart()  # what was freed does not count
+    return growth.size_bytes / 1e6
 
 
 store = mxhybrid.create()

@@ -1,40 +1,27 @@
-"""Operators of split networks fail in MXNet's engine; the script catches the error and splits another network; args:
-none.
-"""
+"""Operators of split networks fail in MXNet's engine; the script catches the error and splits another network."""
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import autograd
 from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid import parallel
 from mxhybrid.parallel.redistribution import recovery
 from mxhybrid.parallel.runtime import dropped_networks
+from tests.helpers.gluon_nets import Net, initialised
 from tests.helpers.outcomes import error_of
 
 #: The workers whose first and whose second input let an operator fail; each worker reads a result of a failed one.
 CASES = [({0, 1}, {0, 1}), ({0}, {0, 1}), ({1}, {0}), (set(), {0, 1}), ({0, 1}, set()), ({0, 1}, {1})]
 
 
-class Net(gluon.HybridBlock):
-    """A network with three operators that fail if their matrices are negative, one of them before redistributions."""
-
-    def __init__(self):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.first = nn.Dense(4, in_units=4, flatten=False, prefix='first_')
-            self.last = nn.Dense(4, in_units=4, flatten=False, prefix='last_')
-
-    def hybrid_forward(self, F, x, y):
-        hidden = self.first(x + F.linalg.potrf(x))
-        return F.linalg.potrf(y), self.last(self.first(hidden)), F.linalg.potrf(y + y)
-
-
 def split():
-    net = Net()
-    net.initialize(mx.init.Constant(0.125))
-    return mxhybrid.parallelize(net, parallel.grid(model=2), [(4, 4, 4), (4, 4, 4)])
+    """Split a network with three operators that fail on negative matrices, one of them before redistributions."""
+    def call(F, x, y, first, last):
+        return F.linalg.potrf(y), last(first(first(x + F.linalg.potrf(x)))), F.linalg.potrf(y + y)
+    net = Net(lambda: [nn.Dense(4, in_units=4, flatten=False, prefix=prefix) for prefix in ('first_', 'last_')], call)
+    return mxhybrid.parallelize(initialised(net, mx.init.Constant(0.125)), parallel.grid(model=2), [(4, 4, 4)] * 2)
 
 
 def train(net, bad_x, bad_y, read=True):

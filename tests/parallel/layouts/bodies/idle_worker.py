@@ -2,20 +2,19 @@
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid.job.join import member
 from mxhybrid.parallel.redistribution.worker_group import worker_group_of
 from mxhybrid.parallel.sharding.split import Split
+from tests.helpers.gluon_nets import backward, initialised
 
 
-class ShapeOnly(gluon.HybridBlock):
-    """Numbers that two workers compute, and of which only the shape is read."""
-
-    def hybrid_forward(self, F, data):
-        sines = F.sin(F.contrib.arange_like(data, axis=0), name='sines')
-        return F.reshape_like(data * 2.0, F.cos(sines, name='cosines'))
+def shape_only(F, data):
+    """Compute numbers of which only the shape is read."""
+    sines = F.sin(F.contrib.arange_like(data, axis=0), name='sines')
+    return F.reshape_like(data * 2.0, F.cos(sines, name='cosines'))
 
 
 class Swapped(mxhybrid.parallel.Plan):
@@ -31,21 +30,15 @@ class Swapped(mxhybrid.parallel.Plan):
 
 
 store = mxhybrid.create()
-net = mxhybrid.parallelize(ShapeOnly(), Swapped(), (6,), dtype='float64', input_grad=True)
+net = mxhybrid.parallelize(nn.HybridLambda(shape_only), Swapped(), (6,), dtype='float64', input_grad=True)
 data = [mx.nd.arange(6, dtype='float64')[net.samples] for _ in range(2)]
 for each in data:
     each.attach_grad()
-with autograd.record():
-    outputs = [net(each) for each in data]
-autograd.backward(outputs)
+backward(lambda: [net(each) for each in data])
 report(store.rank, redistributions=net.redistributions, takes_part=net._programs[True].uses_token,
-       number=worker_group_of(member()).reserve_numbers(0), gradients=np.concatenate([each.grad.asnumpy()
-                                                                                       for each in data]))
+       number=worker_group_of(member()).reserve_numbers(0),
+       gradients=np.concatenate([each.grad.asnumpy() for each in data]))
 
-other = gluon.nn.Dense(6, in_units=4, use_bias=False)
-other.initialize(mx.init.Constant(0.5))
+other = initialised(nn.Dense(6, in_units=4, use_bias=False), mx.init.Constant(0.5))
 other = mxhybrid.parallelize(other, mxhybrid.parallel.grid(model=3), (3, 4))
-with autograd.record():
-    output = other(mx.nd.ones((1, 4)))
-output.backward()
-report(store.rank, output=output.asnumpy())
+report(store.rank, output=backward(lambda: other(mx.nd.ones((1, 4)))))

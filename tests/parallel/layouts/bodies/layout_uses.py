@@ -1,8 +1,4 @@
-"""Ways in which scripts use a network that is split: weights are equal to one process, or an error explains the
-problem.
-
-Reports by name how far weights are from those of one process, and errors.
-"""
+"""Ways in which scripts use a split network: how far weights are from those of one process, and errors, by name."""
 import tempfile
 
 import mxnet as mx
@@ -13,7 +9,8 @@ from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid import parallel
-from tests.helpers.outcomes import error_of, largest_difference, values_of
+from tests.helpers.gluon_nets import Net, backward, initialised, step, trainer_of
+from tests.helpers.outcomes import error_of, relative_difference, values_of
 
 BATCH, SHAPE, STEPS = 8, (3, 8, 8), 4
 store = mxhybrid.create()
@@ -25,32 +22,30 @@ GRID, STRIPS = parallel.grid(model=2, batch=store.num_workers // 2), parallel.gr
 
 def build(norm=True):
     mx.random.seed(1)
-    net = nn.HybridSequential(prefix='net_')
-    with net.name_scope():
-        net.add(nn.Conv2D(8, 3, padding=1, in_channels=3), *[nn.BatchNorm(in_channels=8)] * norm)
-        net.add(nn.Activation('relu'), nn.MaxPool2D(2, 2), nn.Flatten(),
-                nn.Dense(16, activation='tanh', in_units=128), nn.Dense(10, in_units=16))
-    net.cast('float64')
-    net.initialize(mx.init.Xavier())
-    return net
+    return initialised(Net(lambda: [
+        nn.Conv2D(8, 3, padding=1, in_channels=3), *[nn.BatchNorm(in_channels=8)] * norm, nn.Activation('relu'),
+        nn.MaxPool2D(2, 2), nn.Flatten(), nn.Dense(16, activation='tanh', in_units=128), nn.Dense(10, in_units=16)]),
+        mx.init.Xavier(), dtype='float64')
 
 
 def split(net, plan=GRID, **settings):
     return mxhybrid.parallelize(net, plan, (BATCH,) + SHAPE, dtype='float64', **settings)
 
 
-def batch(step, samples, count=BATCH):
-    return (mx.nd.array(IMAGES[step][:count][samples], dtype='float64'),
-            mx.nd.array(LABELS[step][:count][samples], dtype='float64'))
+def batch(number, net=None, count=BATCH):
+    """Return images and labels of a batch: the samples of a network's worker, if it is split."""
+    samples = net.samples if isinstance(net, parallel.ParallelBlock) else slice(None)
+    return [mx.nd.array(array[number][:count][samples], dtype='float64') for array in (IMAGES, LABELS)]
 
 
-def samples_of(net):
-    return net.samples if isinstance(net, parallel.ParallelBlock) else slice(None)
+def loss_on(net, number, count=BATCH):
+    data, labels = batch(number, net, count)
+    return loss_of(net(data), labels)
 
 
 def twice_in_a_step(net, trainer):
-    for step in range(STEPS):
-        (one, labels), (other, _), (third, _) = (batch(step + more, samples_of(net)) for more in range(3))
+    for number in range(STEPS):
+        (one, labels), (other, _), (third, _) = (batch(number + more, net) for more in range(3))
         with autograd.record():
             loss = loss_of(net(one) + 2 * net(other) - net(third), labels)
         loss.backward()
@@ -58,33 +53,23 @@ def twice_in_a_step(net, trainer):
 
 
 def two_losses(net, trainer):
-    for step in range(STEPS):
-        with autograd.record():
-            losses = [loss_of(net(data), labels) for data, labels in (batch(at, samples_of(net))
-                                                                      for at in (step, step + 1))]
-        autograd.backward(losses)
-        trainer.step(BATCH)
+    for number in range(STEPS):
+        step(trainer, lambda number=number: [loss_on(net, number), loss_on(net, number + 1)], BATCH)
 
 
 def calls_that_are_given_up(net, trainer):
     kept = []
-    for step in range(STEPS):
-        for _ in range(step):
-            with autograd.record():
-                kept.append(net(batch(step, samples_of(net))[0]))
-        net(batch(step, samples_of(net))[0])  # and one that is not recorded
-        data, labels = batch(step + 1, samples_of(net))
-        with autograd.record():
-            loss = loss_of(net(data), labels)
-        loss.backward()
-        trainer.step(BATCH)
+    for number in range(STEPS):
+        kept += [recorded(net, batch(number, net)[0]) for _ in range(number)]
+        net(batch(number, net)[0])  # and one that is not recorded
+        step(trainer, lambda number=number: loss_on(net, number + 1), BATCH)
 
 
 def inference_between_the_passes(net, trainer):
-    for step in range(STEPS):
-        (data, labels), (other, _) = (batch(at, samples_of(net)) for at in (step, step + 1))
+    for number in range(STEPS):
+        other, _ = batch(number + 1, net)
         with autograd.record():
-            loss = loss_of(net(data), labels)
+            loss = loss_on(net, number)
         net(other)
         loss.backward()
         net(other)
@@ -92,25 +77,18 @@ def inference_between_the_passes(net, trainer):
 
 
 def batches_of_other_sizes(net, trainer):
-    for step, count in enumerate([BATCH, 5, 7, 5]):
+    for number, count in enumerate([BATCH, 5, 7, 5]):
         here = net.for_data((count,) + SHAPE) if isinstance(net, parallel.ParallelBlock) else net
-        data, labels = batch(step, samples_of(here), count)
-        with autograd.record():
-            loss = loss_of(here(data), labels)
-        loss.backward()
+        backward(lambda here=here, number=number, count=count: loss_on(here, number, count))
         trainer.step(count)
 
 
 def rates_and_multipliers(net, trainer):
     params = list(net.collect_params('.*weight').values())
     params[1].lr_mult, params[2].wd_mult = 0.3, 0.0
-    for step in range(STEPS):
-        data, labels = batch(step, samples_of(net))
-        with autograd.record():
-            loss = loss_of(net(data), labels)
-        loss.backward()
-        trainer.step(BATCH)
-        if step == 1:
+    for number in range(STEPS):
+        step(trainer, lambda number=number: loss_on(net, number), BATCH)
+        if number == 1:
             trainer.set_learning_rate(0.02)
 
 
@@ -122,31 +100,22 @@ def apart(train, plan):
 def apart_from(nets, train):
     """Return the distance for a network that is not split and the same one split, with weights matched by place."""
     for net, kvstore in zip(nets, (None, mxhybrid.create())):
-        trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 1e-2},
-                                kvstore=kvstore)
-        train(net, trainer)
-    expected = values_of(nets[0])
-    largest = max(float(np.abs(values).max()) for values in expected)
-    return largest_difference(nets[1].collect_params().values(), expected) / largest
+        train(net, trainer_of(net, kvstore=kvstore, learning_rate=0.1, momentum=0.9, wd=1e-2))
+    return relative_difference(nets[1], values_of(nets[0]))
 
 
 def counted():
     """A network whose names depend on the blocks that the process made before."""
     mx.random.seed(1)
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(8, 3, padding=1, in_channels=3), nn.Flatten(), nn.Dense(16, activation='tanh', in_units=512),
-            nn.Dense(10, in_units=16))
-    net.cast('float64')
-    net.initialize(mx.init.Xavier())
-    return net
+    return initialised(Net(lambda: [
+        nn.Conv2D(8, 3, padding=1, in_channels=3), nn.Flatten(), nn.Dense(16, activation='tanh', in_units=512),
+        nn.Dense(10, in_units=16)], prefix=None, in_scope=False), mx.init.Xavier(), dtype='float64')
 
 
 def uninitialised():
     """A network with layers whose input widths are known, and layers whose widths are not, without values."""
-    net = nn.HybridSequential(prefix='net_')
-    with net.name_scope():
-        net.add(nn.Conv2D(8, 3, padding=1), nn.BatchNorm(in_channels=8), nn.Activation('relu'), nn.Flatten(),
-                nn.Dense(16, activation='tanh', in_units=512), nn.Dense(16), nn.Dense(10, in_units=16))
+    net = Net(lambda: [nn.Conv2D(8, 3, padding=1), nn.BatchNorm(in_channels=8), nn.Activation('relu'), nn.Flatten(),
+                       nn.Dense(16, activation='tanh', in_units=512), nn.Dense(16), nn.Dense(10, in_units=16)])
     net.cast('float64')
     return net
 
@@ -155,7 +124,7 @@ def values_that_parallelize_draws(plan):
     whole, net = uninitialised(), uninitialised()
     mx.random.seed(1)
     whole.initialize(mx.init.Xavier())
-    whole(batch(0, slice(None))[0])
+    whole(batch(0)[0])
     mx.random.seed(1 + store.rank)
     return apart_from((whole, split(net, plan, init=mx.init.Xavier())), rates_and_multipliers)
 
@@ -188,7 +157,7 @@ def computed(net, data):
 
 def in_another_order(net):
     """Backward passes of calls, the first one last."""
-    data, _ = batch(0, net.samples)
+    data, _ = batch(0, net)
     # MXNet refuses several of them through the same array, or through running averages.
     first, second = recorded(net, data.copy()), recorded(net, data.copy())
     second.backward()
@@ -198,7 +167,7 @@ def in_another_order(net):
 
 
 def second_pass_after_a_call(net):
-    data, _ = batch(0, net.samples)
+    data, _ = batch(0, net)
     first = recorded(net, data.copy())
     first.backward(retain_graph=True)
     second = recorded(net, data.copy())
@@ -211,7 +180,7 @@ def errors():
     net, former = split(build()), build()
     before = gluon.Trainer(former.collect_params(), 'sgd', kvstore=mxhybrid.create())
     split(former)
-    wanting, (data, _) = mx.nd.zeros((BATCH,) + SHAPE, dtype='float64')[net.samples], batch(0, net.samples)
+    wanting, (data, _) = mx.nd.zeros((BATCH,) + SHAPE, dtype='float64')[net.samples], batch(0, net)
     wanting.attach_grad()
     alone = split(build())
     gluon.Trainer(alone.collect_params(), 'sgd')
@@ -241,13 +210,11 @@ def redistribution_line():
     return kvstore.report().split('\n')[-1]
 
 
+TRAININGS = (twice_in_a_step, two_losses, calls_that_are_given_up, batches_of_other_sizes)
 differences = {train.__name__: max(apart(train, plan) for plan in (GRID, STRIPS))
-         for train in (twice_in_a_step, two_losses, calls_that_are_given_up, batches_of_other_sizes,
-                       rates_and_multipliers)}
-recomputed = GRID.with_recompute(['dense*', 'conv*'])
-for train in (twice_in_a_step, two_losses, calls_that_are_given_up, batches_of_other_sizes,
-              inference_between_the_passes):
-    differences['recomputed: ' + train.__name__] = apart(train, recomputed)
+               for train in (*TRAININGS, rates_and_multipliers)}
+differences.update({'recomputed: ' + train.__name__: apart(train, GRID.with_recompute(['dense*', 'conv*']))
+                    for train in (*TRAININGS, inference_between_the_passes)})
 differences['values that parallelize draws'] = max(values_that_parallelize_draws(plan) for plan in (GRID, STRIPS))
 differences['other names on each worker'] = other_names_on_each_worker()
 net = split(build())

@@ -20,7 +20,8 @@ from mxhybrid.parallel.ops.registry import rule_of
 from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.sharding import sum_steps
 from mxhybrid.parallel.sharding.split import Split
-from tests.helpers.outcomes import largest_difference
+from tests.helpers.gluon_nets import initialised
+from tests.helpers.outcomes import relative_difference
 
 OPTIONS = {'steps': 5, 'batch': 8, 'optimizer': 'sgd', 'settings': {'learning_rate': 0.05, 'momentum': 0.9, 'wd': 1e-3},
            'dtype': 'float64', 'grad_req': 'write', 'accumulate': 1, 'plans': [], 'kill': None, 'end': None,
@@ -66,7 +67,7 @@ def train(net, store, samples, data):
         for _ in range(GIVEN['accumulate']):
             arrays = [mx.nd.array(one[step][samples], dtype=GIVEN['dtype']) for one in data]
             with autograd.record():
-                loss = net(*arrays) if nets.HAS_LOSS[GIVEN['net']] else loss_of(net(arrays[0]), arrays[1])
+                loss = net(*arrays) if nets.has_loss(GIVEN['net']) else loss_of(net(arrays[0]), arrays[1])
             if GIVEN['kill'] == [step, getattr(store, 'rank', None)]:
                 os.kill(os.getpid(), signal.SIGKILL)
             loss.backward()
@@ -84,29 +85,17 @@ def train(net, store, samples, data):
     return losses
 
 
-def build(seed, data):
+def build(seed, inputs):
     """The network with values, which differ with the seed."""
     mx.random.seed(seed)
-    net = getattr(nets, GIVEN['net'])()
-    net.cast(GIVEN['dtype'])
-    net.initialize(mx.init.Xavier())
-    if nets.HAS_LOSS[GIVEN['net']]:
-        net(*[mx.nd.array(one[0], dtype=GIVEN['dtype']) for one in data])
-    else:
-        net(mx.nd.array(data[0][0], dtype=GIVEN['dtype']))
+    net = initialised(getattr(nets, GIVEN['net'])(), mx.init.Xavier(), dtype=GIVEN['dtype'])
+    net(*[mx.nd.array(array[0], dtype=GIVEN['dtype']) for array in inputs])
     return net
 
 
-def compare(net, expected):
-    """The largest error of this worker's weights, relative to the largest weight of all."""
-    largest = max(np.abs(value).max() for value in expected.values())
-    params = net.collect_params()
-    return largest_difference(params.values(), [expected[name] for name in params]) / largest
-
-
-def train_alone(data):
+def train_alone(data, inputs):
     """Train in one process; return losses, and the values of all parameters by name."""
-    net = build(1, data)
+    net = build(1, inputs)
     losses = train(net, None, slice(None), data)
     return losses, {name: param.data().asnumpy() for name, param in net.collect_params().items()}
 
@@ -114,22 +103,22 @@ def train_alone(data):
 def compare_plans(first):
     """Return the results of each plan of a network; `first` is the first store of the job."""
     data = nets.data_of(GIVEN['net'], GIVEN['steps'], GIVEN['batch'])
+    inputs = data if nets.has_loss(GIVEN['net']) else data[:1]
     # Clipping by the norm asks the other workers, once a network is split: whether a gradient is a shard.
-    losses, expected = train_alone(data) if GIVEN['clip'] else computed_once(first, lambda: train_alone(data))
-    store = mxhybrid.create()
-    outcomes = []
+    losses, expected = train_alone(data, inputs) if GIVEN['clip'] else computed_once(
+        first, lambda: train_alone(data, inputs))
+    store, outcomes = mxhybrid.create(), []
     # The arrays of tests are small: by default their sums are made in one step.
     sum_steps.MIN_SAVED_BYTES = 1 if GIVEN['two_steps'] else MIN_SAVED_BYTES
     for plan in GIVEN['plans']:
-        net = build(1 + store.rank, data)
-        shapes = [array.shape[1:] for array in data] if nets.HAS_LOSS[GIVEN['net']] else data[0].shape[1:]
         chosen = drawn(plan) if isinstance(plan, int) else from_json(plan) if 'plan' in plan else plan
-        net = mxhybrid.parallelize(net, chosen, shapes, dtype=GIVEN['dtype'])
-        mine = train(net, store if len(outcomes) == 0 else mxhybrid.create(), net.samples, data)
+        net = mxhybrid.parallelize(build(1 + store.rank, inputs), chosen, [array.shape[1:] for array in inputs],
+                                   dtype=GIVEN['dtype'])
+        mine = train(net, mxhybrid.create() if outcomes else store, net.samples, data)
         apart = max(float(np.abs(array - other[net.samples]).max()) for array, other in zip(mine, losses))
         held = sum(int(np.prod(param.shape)) for param in net.collect_params().values())
-        outcomes.append({'error': compare(net, expected), 'losses': apart, 'held': held,
-                         'redistributions': net.redistributions,
+        outcomes.append({'error': relative_difference(net, [expected[name] for name in net.collect_params()]),
+                         'losses': apart, 'held': held, 'redistributions': net.redistributions,
                          'pooling': sum(sum(array.bytes)
                                         for array in net._programs[True].redistributions if 'pool' in array.label)})
         # The next stores and Trainers begin with a garbage collection, which takes longer the more objects there are.
@@ -143,7 +132,7 @@ def main():
     for name, given in json.loads(sys.argv[1]).items():
         GIVEN.update({**OPTIONS, **given})
         found[name] = compare_plans(first)
-    report(first.rank, outcomes=found, transports=first._job.transports)
+    report(first.rank, outcomes=found)
 
 
 main()

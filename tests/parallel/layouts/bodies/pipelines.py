@@ -1,9 +1,4 @@
-"""Pipelines of four workers, compared with one process that adds up the same micro-batches.
-
-Reports for each pipeline the worst error of weights, running averages and losses, the number of micro-batches that were
-alive, and the ranks that hold the tied weight; whether stages overlap; and the memory of both schedules.
-"""
-import os
+"""Pipelines of four workers, compared with one process that adds up the same micro-batches."""
 import sys
 import tempfile
 import time
@@ -12,6 +7,7 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 from lab.reports import computed_once, report
+from lab.split_memory import Peak
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
@@ -19,70 +15,75 @@ import mxhybrid
 from mxhybrid.kvstore.weight_shards import shard_of
 from mxhybrid.parallel import pipeline
 from mxhybrid.parallel.redistribution.redistribution_operator import RedistributionOperator
-from tests.helpers.outcomes import largest_difference
+from tests.helpers.gluon_nets import Net, backward, in_turn, initialised, trainer_of
+from tests.helpers.outcomes import relative_difference
 
 WORDS, UNITS, TIMES, BATCH, STEPS = 12, 8, 5, 16, 3
 #: The operators of each of four stages.
 LAYERS = [['embedding*', 'layer0*'], 'layer1*', 'layer2*', 'decoder*']
 
 
-class Model(gluon.HybridBlock):
-    """A network that computes its loss: the weight of its first layer is also that of its last one, and its last layer
-    reads outputs of the first.  Its last output is one of the first stage.
+def model(norm):
+    """Return a network with its loss, whose first and last layers share a weight; the first stage has its last output.
     """
+    def make():
+        embedding = nn.Embedding(WORDS, UNITS, prefix='embedding_')
+        layers = [embedding, nn.Dense(WORDS, in_units=UNITS, flatten=False, params=embedding.params, prefix='decoder_'),
+                  gluon.loss.SoftmaxCrossEntropyLoss(prefix='loss_')]
+        for at in range(3):
+            layers.append(nn.Dense(UNITS, in_units=UNITS, flatten=False, activation='tanh', prefix='layer%d_' % at))
+            if norm:
+                layers.append(nn.BatchNorm(axis=2, in_channels=UNITS, prefix='norm%d_' % at))
+        return layers
 
-    def __init__(self, norm):
-        super().__init__(prefix='model_')
-        with self.name_scope():
-            self.embedding = nn.Embedding(WORDS, UNITS, prefix='embedding_')
-            self.layers = nn.HybridSequential(prefix='')
-            for at in range(3):
-                self.layers.add(nn.Dense(UNITS, in_units=UNITS, flatten=False, activation='tanh',
-                                         prefix='layer%d_' % at))
-                if norm:
-                    self.layers.add(nn.BatchNorm(axis=2, in_channels=UNITS, prefix='norm%d_' % at))
-            self.decoder = nn.Dense(WORDS, in_units=UNITS, flatten=False, params=self.embedding.params,
-                                    prefix='decoder_')
-            self.loss = gluon.loss.SoftmaxCrossEntropyLoss(prefix='loss_')
-
-    def hybrid_forward(self, F, words, labels):
-        first = self.embedding(words)
-        decoded = self.decoder(self.layers(first) + first)
-        return self.loss(decoded, labels), F.argmax(decoded, axis=2), F.sum(first, axis=2)
+    def call(F, words, labels, embedding, decoder, loss, *layers):
+        first = embedding(words)
+        decoded = decoder(in_turn(F, first, *layers) + first)
+        return loss(decoded, labels), F.argmax(decoded, axis=2), F.sum(first, axis=2)
+    return Net(make, call, 'model_')
 
 
 def build(seed, norm=True, dtype='float64'):
     """Return the network with values, which differ with the seed."""
     mx.random.seed(seed)
-    net = Model(norm)
-    net.cast(dtype)
-    net.initialize(mx.init.Uniform(0.5))
-    net(*[mx.nd.array(batch[0], dtype=dtype) for batch in DATA])
+    net = initialised(model(norm), mx.init.Uniform(0.5), dtype=dtype)
+    net(*batch(0, slice(None), dtype))
     return net
 
 
 DATA = [np.random.RandomState(seed).randint(0, WORDS, (STEPS, BATCH, TIMES)) for seed in (1, 2)]
 
 
+def batch(number, samples, dtype='float64'):
+    """Return words and labels."""
+    return [mx.nd.array(array[number][samples], dtype=dtype) for array in DATA]
+
+
+def run(net, number, samples, dtype, scale, early_scale):
+    """Make both passes, with a gradient of the first stage's output unless its scale is 0; return loss and output."""
+    words, labels = batch(number, samples, dtype)
+    with autograd.record():
+        loss, best, early = net(words, labels)
+        scaled = loss * scale
+    if early_scale:
+        autograd.backward([scaled, early], [mx.nd.ones_like(scaled), mx.nd.ones_like(early) * early_scale])
+    else:
+        scaled.backward()
+    assert best.shape == words.shape
+    return np.concatenate([loss.expand_dims(1).asnumpy(), early.asnumpy()], axis=1)
+
+
 def train_alone(norm, micro_batches, scale, dtype, early_scale):
-    """Train in one process; return losses and outputs of the first stage by step, and the values of all parameters by
-    name.
-    """
+    """Train in one process; return losses and outputs of the first stage by step, and all parameters by name."""
     net, losses = build(1, norm, dtype), []
     for param in net.collect_params().values():
         param.grad_req = 'null' if param.grad_req == 'null' else 'add'
-    trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.02})
-    for step in range(STEPS):
+    trainer = trainer_of(net, 'adam', 'device', learning_rate=0.02)
+    for number in range(STEPS):
         net.collect_params().zero_grad()
-        parts = []
-        for micro_batch in np.split(np.arange(BATCH), micro_batches):
-            with autograd.record():
-                loss, _, early = net(*[mx.nd.array(batch[step][micro_batch], dtype=dtype) for batch in DATA])
-                scaled = loss * scale
-            autograd.backward([scaled, early], [mx.nd.ones_like(scaled), mx.nd.ones_like(early) * early_scale])
-            parts.append(np.concatenate([loss.expand_dims(1).asnumpy(), early.asnumpy()], axis=1))
+        losses.append(np.concatenate([run(net, number, micro_batch, dtype, scale, early_scale)
+                                      for micro_batch in np.split(np.arange(BATCH), micro_batches)]))
         trainer.step(BATCH)
-        losses.append(np.concatenate(parts))
     return losses, {name: param.data().asnumpy() for name, param in net.collect_params().items()}
 
 
@@ -90,64 +91,38 @@ def train(plan, micro_batches, store, norm=True, scale=1.0, dtype='float64', ear
     """Train by a pipeline; return its report."""
     losses, expected = computed_once(store, lambda: train_alone(norm, micro_batches, scale, dtype, early_scale))
     net = mxhybrid.parallelize(build(1 + store.rank, norm, dtype), plan, [(BATCH, TIMES)] * 2, dtype=dtype)
-    trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.02}, kvstore=mxhybrid.create())
-    apart = 0.0
-    for step in range(STEPS):
-        samples = [mx.nd.array(batch[step][net.samples], dtype=dtype) for batch in DATA]
-        if step == 1:
-            net(*samples)  # neither recorded nor in training mode
-        with autograd.record():
-            loss, best, early = net(*samples)
-            scaled = loss * scale
-        if early_scale:
-            autograd.backward([scaled, early], [mx.nd.ones_like(scaled), mx.nd.ones_like(early) * early_scale])
-        else:
-            scaled.backward()
+    trainer, apart = trainer_of(net, 'adam', mxhybrid.create(), learning_rate=0.02), 0.0
+    for number in range(STEPS):
+        if number == 1:
+            net(*batch(number, net.samples, dtype))  # neither recorded nor in training mode
+        returned = run(net, number, net.samples, dtype, scale, early_scale)
         trainer.step(BATCH)
-        assert best.shape == samples[0].shape
-        returned = np.concatenate([loss.expand_dims(1).asnumpy(), early.asnumpy()], axis=1)
-        apart = max(apart, float(np.abs(returned - losses[step][net.samples]).max()))
-    largest = max(np.abs(value).max() for value in expected.values())
+        apart = max(apart, float(np.abs(returned - losses[number][net.samples]).max()))
     params = net.collect_params()
-    worst = largest_difference(params.values(), [expected[name] for name in params]) / largest
+    worst = relative_difference(net, [expected[name] for name in params])
     shard = next(shard_of(param) for name, param in params.items() if name.endswith('embedding_weight'))
     tied = None if shard is None else sorted(shard._boxes)
     return {'error': worst, 'losses': apart, 'alive': net._calls.most_alive, 'tied': tied,
             'report': net.report()}, net
 
 
-def files(net, store):
+def files(net):
     """Return whether the saved plan gives the same stages, and whether another batch has the same network's loss."""
-    path = Path(tempfile.gettempdir()) / ('plan-of-%d.json' % os.getpid())
-    net.save_plan(str(path))
-    again = mxhybrid.parallelize(build(1), str(path), [(BATCH, TIMES)] * 2, dtype='float64')
-    path.unlink()
+    with tempfile.NamedTemporaryFile() as file:
+        net.save_plan(file.name)
+        again = mxhybrid.parallelize(build(1), file.name, [(BATCH, TIMES)] * 2, dtype='float64')
     other = again.for_data([(8, TIMES)] * 2)
-    values = [mx.nd.array(batch[0][:8][other.samples], dtype='float64') for batch in DATA]
-    plain = build(1)
-    whole = plain(*[mx.nd.array(batch[0][:8], dtype='float64') for batch in DATA])[0].asnumpy()
-    apart = float(np.abs(other(*values)[0].asnumpy() - whole[other.samples]).max())
+    whole = build(1)(*batch(0, slice(8)))[0].asnumpy()
+    apart = float(np.abs(other(*batch(0, other.samples))[0].asnumpy() - whole[other.samples]).max())
     return {'same': again._network.stages == net._network.stages, 'apart': apart}
 
 
-class OutputOfData(gluon.HybridBlock):
-    """A network whose first stage computes an output of the data alone."""
-
-    def __init__(self):
-        super().__init__(prefix='output_of_data_')
-        with self.name_scope():
-            self.last = nn.Dense(3, in_units=2, prefix='last_', weight_initializer='ones')
-
-    def hybrid_forward(self, F, data):
-        return self.last(data), F.square(data, name='square')
-
-
 def output_of_data(schedule):
-    """Return the largest differences of both outputs, and of the weight after a step, from their right values."""
-    net = OutputOfData()
-    net.initialize()
+    """Return how far outputs, of which one is of data alone, and the weight after a step are from exact ones."""
+    net = initialised(Net(lambda: [nn.Dense(3, in_units=2, prefix='last_', weight_initializer='ones')],
+                          lambda F, data, last: (last(data), F.square(data, name='square'))))
     net = mxhybrid.parallelize(net, pipeline({'square*': [0, 1], '*last*': [2, 3]}, 2, schedule), (4, 2))
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 1}, kvstore=mxhybrid.create())
+    trainer = trainer_of(net, kvstore=mxhybrid.create())
     whole = np.arange(8, dtype='float32').reshape(4, 2)
     with autograd.record():
         sums, squares = net(mx.nd.array(whole[net.samples]))
@@ -155,7 +130,7 @@ def output_of_data(schedule):
     trainer.step(4)
     differences = [np.abs(sums.asnumpy() - whole[net.samples].sum(axis=1, keepdims=True)).max(),
                    np.abs(squares.asnumpy() - whole[net.samples] ** 2).max()]
-    weight = net.collect_params()['output_of_data_last_weight']
+    weight = net.collect_params()['net_last_weight']
     if weight.shape is not None and shard_of(weight).holds:
         differences.append(np.abs(weight.data().asnumpy() - (1 - whole.mean(axis=0))).max())
     return [float(difference) for difference in differences]
@@ -180,55 +155,36 @@ def overlap(store):
     net = mxhybrid.parallelize(build(1, False), pipeline(LAYERS, 8), [(BATCH, TIMES)] * 2, dtype='float64')
     RedistributionOperator.forward = forward
     try:
-        with autograd.record():
-            loss, _, _ = net(*[mx.nd.array(batch[0][net.samples], dtype='float64') for batch in DATA])
-        loss.backward()
+        backward(lambda: net(*batch(0, net.samples))[0])
         mx.nd.waitall()
     finally:
         RedistributionOperator.forward = original
     return len(list(folder.glob('sent-*')))
 
 
-class Wide(gluon.HybridBlock):
-    """A network with large activations in its first stage."""
-
-    def __init__(self):
-        super().__init__(prefix='wide_')
-        with self.name_scope():
-            self.first = nn.Dense(1 << 18, in_units=1, prefix='first_', weight_initializer='zeros')
-            self.last = nn.Dense(1, in_units=1, prefix='last_')
-
-    def hybrid_forward(self, F, data):
-        hidden = self.first(data)
-        for at in range(8):
-            hidden = F.tanh(hidden, name='wide_first_tanh%d' % at)
-        return self.last(F.mean(hidden, axis=1, keepdims=True))
-
-
-def peak_kb():
-    return next(int(line.split()[1]) for line in open('/proc/self/status') if line.startswith('VmHWM'))
-
-
 def memory(schedule):
-    """Return the kB that a step of 16 micro-batches needs at most in addition."""
-    net = Wide()
-    net.initialize()
+    """Return the bytes that a step of 16 micro-batches with large activations in the first stage needs in addition."""
+    def call(F, data, first, last):
+        hidden = first(data)
+        for at in range(8):
+            hidden = F.tanh(hidden, name='net_first_tanh%d' % at)
+        return last(F.mean(hidden, axis=1, keepdims=True))
+
+    net = initialised(Net(lambda: [nn.Dense(1 << 18, in_units=1, prefix='first_', weight_initializer='zeros'),
+                                   nn.Dense(1, in_units=1, prefix='last_')], call))
     net = mxhybrid.parallelize(net, pipeline({'first*': [0], 'mean*': [0], 'last*': [1, 2, 3]}, 16, schedule), (16, 1))
     mx.nd.waitall()
-    Path('/proc/self/clear_refs').write_text('5')
-    before = peak_kb()
-    with autograd.record():
-        loss = net(mx.nd.ones((4, 1)))
-    loss.backward()
+    peak = Peak()
+    backward(lambda: net(mx.nd.ones((4, 1))))
     mx.nd.waitall()
-    return peak_kb() - before
+    return peak.size_bytes
 
 
 def main():
     store = mxhybrid.create()
     results = {}
     results['1f1b'], net = train(pipeline(LAYERS, 8), 8, store)
-    results['files'] = files(net, store)
+    results['files'] = files(net)
     results['eager-1f1b'], _ = train(pipeline(LAYERS, 8, 'eager-1f1b'), 8, store)
     results['gpipe'], _ = train(pipeline(LAYERS, 8, 'gpipe'), 8, store, early_scale=0.5)
     for schedule in ('1f1b', 'eager-1f1b', 'gpipe'):

@@ -1,37 +1,22 @@
-"""Small networks whose dimensions are equally long, split by samples: outputs and gradients are those of one process.
-
-Reports the problems of each case, and the tables of some networks.
-"""
+"""Small networks whose dimensions are equally long, split by samples, compared with one process."""
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import autograd
 
 import mxhybrid
 from mxhybrid.parallel import data_parallel
+from tests.helpers.gluon_nets import Net, initialised
 from tests.helpers.sampled_networks import CALLS, CASES, counts, expected, inputs_of, listed, own
 
 store = mxhybrid.create()
 
 
-class Network(gluon.HybridBlock):
-    """A case's network, with its first input scaled."""
-
-    def __init__(self, case):
-        super().__init__(prefix='net_')
-        self._forward = case.forward
-        with self.name_scope():
-            self.scale = self.params.get('scale', shape=(1,) * len(case.shapes[0]), dtype=case.dtype,
-                                         init=mx.init.One())
-        self.initialize()
-
-    def hybrid_forward(self, F, first, *inputs, scale):
-        return self._forward(F, F.broadcast_mul(first, scale), *inputs)
-
-
-def weighed(outputs):
-    """Gradients of outputs that depend on their values alone."""
-    return [mx.nd.sin(one.detach() * 3 + 1) for one in outputs]
+def network(case):
+    """Return a case's network, with its first input scaled."""
+    return initialised(Net(
+        call=lambda F, first, *inputs, scale: case.forward(F, F.broadcast_mul(first, scale), *inputs),
+        scale={'shape': (1,) * len(case.shapes[0]), 'dtype': case.dtype, 'init': mx.init.One()}))
 
 
 def run(net, values, case):
@@ -42,7 +27,7 @@ def run(net, values, case):
             array.attach_grad()
     with autograd.record():
         outputs = listed(net(*inputs))
-    autograd.backward(outputs, weighed(outputs))
+    autograd.backward(outputs, [mx.nd.sin(one.detach() * 3 + 1) for one in outputs])
     scale, = net.collect_params().values()
     return ([one.asnumpy() for one in outputs], [array.grad.asnumpy() for array in inputs if array.grad is not None],
             scale.grad().asnumpy())
@@ -63,9 +48,9 @@ def summed(net, array):
 def problems_of(name, axes):
     """Return the problems of a case."""
     case, values = CASES[name], inputs_of(CASES[name])
-    _, whole_gradients, whole_scale = run(Network(case), values, case)
+    _, whole_gradients, whole_scale = run(network(case), values, case)
     shapes = list(case.shapes)
-    net = mxhybrid.parallelize(Network(case), data_parallel(), shapes, list(axes), case.dtype, input_grad=True)
+    net = mxhybrid.parallelize(network(case), data_parallel(), shapes, list(axes), case.dtype, input_grad=True)
     mine = [own(value, axis, net.samples) for value, axis in zip(values, axes)]
     outputs, gradients, scale = run(net, mine, case)
     bound, problems = 1e-10 if case.dtype == 'float64' else 1e-5, []

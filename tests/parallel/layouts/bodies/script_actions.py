@@ -1,8 +1,4 @@
-"""Actions of scripts on the parameters of a network during training: a network that is split gives the weights of one
-process, by every plan.
-
-Reports by plan and action how far weights are from those of one process; arguments are patterns of these names.
-"""
+"""Actions of scripts on parameters of a split network, by every plan, compared with one process; args: patterns."""
 import fnmatch
 import os
 import sys
@@ -11,13 +7,14 @@ import tempfile
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import autograd
 from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid.kvstore.weight_shards import shard_of
 from mxhybrid.parallel import by_name, data_parallel, grid, pipeline
-from tests.helpers.outcomes import largest_difference, values_of
+from tests.helpers.gluon_nets import Net, backward, initialised, trainer_of
+from tests.helpers.outcomes import relative_difference, values_of
 
 BATCH, WIDTH, STEPS = 8, 6, 6
 FOLDER = tempfile.mkdtemp()
@@ -30,23 +27,15 @@ PLANS = {
     'one stage': pipeline(1, 2), 'recomputed': grid(model=2).with_recompute(['layer*', 'norm*']),
     'recomputed stages': pipeline(2, 2, 'gpipe').with_recompute(['layer0*']),
 }
-
-
 PIPELINES = ('stages', 'gpipe', 'one stage', 'recomputed stages')
 
 
-class Net(gluon.HybridBlock):
-    """A network that computes the loss of each sample; a pipeline of micro-batches has no joint statistics."""
-
-    def __init__(self, norm):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.layer0 = nn.Dense(8, in_units=WIDTH, use_bias=not norm, prefix='layer0_')
-            self.norm = nn.BatchNorm(in_channels=8, prefix='norm_') if norm else nn.Activation('tanh', prefix='norm_')
-            self.layer1 = nn.Dense(4, in_units=8, prefix='layer1_')
-
-    def hybrid_forward(self, F, x):
-        return F.mean(F.square(self.layer1(F.tanh(self.norm(self.layer0(x))))), axis=1)
+def new_net(norm):
+    """Return a network that computes the loss of each sample; a pipeline of micro-batches has no joint statistics."""
+    return Net(lambda: [nn.Dense(8, in_units=WIDTH, use_bias=not norm, prefix='layer0_'),
+                        nn.BatchNorm(in_channels=8, prefix='norm_') if norm else nn.Activation('tanh', prefix='norm_'),
+                        nn.Dense(4, in_units=8, prefix='layer1_')],
+               lambda F, x, layer0, norm, layer1: F.mean(F.square(layer1(F.tanh(norm(layer0(x))))), axis=1))
 
 
 def requests(net, value, pattern='*'):
@@ -66,8 +55,7 @@ class Training:
     def __init__(self, action, plan, norm, optimizer):
         self.action, self.plan, self.optimizer = action, plan, optimizer
         mx.random.seed(1)
-        self.whole = self.net = Net(norm)
-        self.net.initialize(mx.init.Normal(0.5))
+        self.net = initialised(new_net(norm), mx.init.Normal(0.5))
         self.part = slice(None)
         self.at('begin')
         if plan is not None:
@@ -81,7 +69,8 @@ class Training:
 
     def new_trainer(self):
         kvstore = None if self.plan is None else mxhybrid.create(shard_updates=self.plan == 'sharded updates')
-        self.trainer = gluon.Trainer(self.net.collect_params(), *self.optimizer, kvstore=kvstore)
+        name, settings = self.optimizer
+        self.trainer = trainer_of(self.net, name, kvstore, **settings)
 
     def record(self, step):
         with autograd.record():
@@ -166,9 +155,7 @@ def other_sizes(training, step):
         net = net.for_data((BATCH // 4, WIDTH))
         part = net.samples
     rows = batch(step, slice(None))[:BATCH // 4 if step % 2 else BATCH]
-    with autograd.record():
-        loss = net(rows[part])
-    loss.backward()
+    backward(lambda: net(rows[part]))
 
 
 def request(value, pattern='*'):
@@ -236,9 +223,7 @@ def compared(action, plan):
     alone, split = Training(action, None, norm, optimizer), Training(action, plan, norm, optimizer)
     alone.run()
     split.run()
-    expected = values_of(alone.net)
-    largest = max(float(np.abs(values).max()) for values in expected)
-    return largest_difference(split.net.collect_params().values(), expected) / largest
+    return relative_difference(split.net, values_of(alone.net))
 
 
 def is_chosen(plan, action):

@@ -1,16 +1,15 @@
-"""A recommender: a table on the servers, a dense table with row_sparse gradients, and a split network that reads both;
-compared with one process.  Reports the worst error, and whether a worker holds less than all.
-"""
+"""A recommender of a table on servers, a dense one, and a split network that reads both, and one process."""
 import zlib
 
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid.kvstore.weight_shards import shard_of
+from tests.helpers.gluon_nets import Net, step, trainer_of
 
 USERS, ITEMS, WIDTH, BATCH, STEPS = 50, 30, 8, 12, 5
 
@@ -28,47 +27,34 @@ class Recommender(gluon.Block):
 
 
 def train(net, kvstore, share):
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.5}, kvstore=kvstore)
+    trainer = trainer_of(net, kvstore=kvstore, learning_rate=0.5)
     draw = np.random.RandomState(3)
     for _ in range(STEPS):
-        users, items = draw.randint(0, USERS, BATCH), draw.randint(0, ITEMS, BATCH)
-        scores = draw.uniform(-1, 1, (BATCH, 1))
-        with autograd.record():
-            found = net(mx.nd.array(users[share]), mx.nd.array(items[share]))
-            loss = gluon.loss.L2Loss()(found, mx.nd.array(scores[share], dtype='float64'))
-        loss.backward()
-        trainer.step(BATCH)
+        users, items = (mx.nd.array(draw.randint(0, count, BATCH)[share]) for count in (USERS, ITEMS))
+        scores = mx.nd.array(draw.uniform(-1, 1, (BATCH, 1))[share], dtype='float64')
+        step(trainer, lambda users=users, items=items, scores=scores: gluon.loss.L2Loss()(net(users, items), scores),
+             BATCH)
     mx.nd.waitall()
 
 
-def initialise(block):
-    """Set values that depend only on the names of parameters."""
-    block.cast('float64')
-    for name, param in block.collect_params().items():
+def build(split):
+    """Return tables and the network after them, split or not, with values that depend on names alone."""
+    net = Recommender(Net(lambda: [nn.Dense(16, in_units=2 * WIDTH, activation='tanh'), nn.Dense(1, in_units=16)],
+                          prefix='deep_'))
+    net.cast('float64')
+    for name, param in net.collect_params().items():
         mx.random.seed(zlib.crc32(name.encode()) % 2 ** 31)
         param.initialize(mx.init.Uniform(0.5))
-
-
-def build(split):
-    """Train tables and the network after them, which is split or not."""
-    deep = nn.HybridSequential(prefix='deep_')
-    with deep.name_scope():
-        deep.add(nn.Dense(16, in_units=2 * WIDTH, activation='tanh'), nn.Dense(1, in_units=16))
-    net = Recommender(deep)
-    initialise(net)
     deep = split(net.deep)
     del net.deep  # as docs/parallel.md advises: Gluon refuses to replace a Block by one of another class
     net.deep = deep
     return net
 
 
-def rows_of(param):
-    """All values of a parameter."""
-    return param.row_sparse_data(mx.nd.arange(param.shape[0])) if param._stype == 'row_sparse' else param.data()
-
-
 def values(net):
-    return {name: rows_of(param).asnumpy() for name, param in net.collect_params().items()}
+    """Return all values of parameters by name."""
+    return {name: (param.row_sparse_data(mx.nd.arange(param.shape[0])) if param._stype == 'row_sparse' else
+                   param.data()).asnumpy() for name, param in net.collect_params().items()}
 
 
 alone = build(lambda deep: deep)

@@ -1,183 +1,111 @@
-"""Networks of float32 split by height, with convolutions on both sides of redistributions, compared with one process.
-
-Reports for each network the numbers of redistributions that MXNet calls without and with Python, and for three steps
-this worker's outputs and gradients, and the same arrays of one process.
-"""
+"""Networks with convolutions on both sides of redistributions, split by height, compared with one process."""
 import json
 
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import mxhybrid
+from tests.helpers.gluon_nets import Net, backward, initialised
 
 
-class Residual(gluon.HybridBlock):
-    """Rows of one output are read by two convolutions, which need others."""
-
-    shape = 4, 3, 12, 10
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.first = nn.Conv2D(16, 3, padding=1, in_channels=3, use_bias=False)
-            self.norm = nn.BatchNorm(in_channels=16)
-            self.long = nn.Conv2D(16, 3, strides=2, padding=1, in_channels=16)
-            self.short = nn.Conv2D(16, 1, strides=2, in_channels=16)
-
-    def hybrid_forward(self, F, data):
-        normed = F.relu(self.norm(self.first(data)))
-        return self.long(normed) + self.short(normed)
+def convolution(channels=16, kernel=3, **settings):
+    return nn.Conv2D(16, kernel, in_channels=channels, **{'padding': kernel // 2, **settings})
 
 
-class Frozen(Residual):
-    """A network of which no layer before the first BatchNorm is trained."""
-
-    def __init__(self):
-        super().__init__()
-        self.first.collect_params().setattr('grad_req', 'null')
-
-
-class Freezing(Residual):
-    """A network in which weights before redistributions are frozen after the first step."""
+def residual():
+    """Return a network in which two convolutions read an output, and need other rows of it."""
+    def call(F, data, first, norm, long, short):
+        normed = F.relu(norm(first(data)))
+        return long(normed) + short(normed)
+    return Net(lambda: [convolution(3, use_bias=False), nn.BatchNorm(in_channels=16), convolution(strides=2),
+                        convolution(kernel=1, strides=2)], call)
 
 
-class Crowd(gluon.HybridBlock):
-    """An output with many readers, whose gradients MXNet adds up in place."""
-
-    shape = 4, 3, 12, 10
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.first = nn.Conv2D(16, 3, padding=1, in_channels=3)
-            self.readers = nn.HybridSequential()
-            for at in range(9):
-                self.readers.add(nn.Conv2D(16, 3 if at % 2 else 5, padding=1 if at % 2 else 2, in_channels=16))
-
-    def hybrid_forward(self, F, data):
-        data = self.first(data)
-        return F.add_n(*[reader(data) for reader in self.readers])
+def frozen():
+    """Return such a network of which no layer before the first BatchNorm is trained."""
+    net = residual()
+    net.layers[0].collect_params().setattr('grad_req', 'null')
+    return net
 
 
-class Chain(gluon.HybridBlock):
-    """Every convolution but the first one gives the redistribution before it a gradient in a layout of oneDNN's."""
-
-    shape = 4, 3, 12, 10
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.layers = nn.HybridSequential()
-            for channels in (3, 16, 16):
-                self.layers.add(nn.Conv2D(16, 3, padding=1, in_channels=channels, activation='relu'))
-
-    def hybrid_forward(self, F, data):
-        return self.layers(data)
+def crowd():
+    """Return a network with an output of many readers, whose gradients MXNet adds up in place."""
+    def call(F, data, first, *readers):
+        data = first(data)
+        return F.add_n(*[reader(data) for reader in readers])
+    return Net(lambda: [convolution(3)] + [convolution(kernel=3 if at % 2 else 5) for at in range(9)], call)
 
 
-class Doubled(gluon.HybridBlock):
-    """The redistribution sends a sum, which has one gradient array with the data."""
-
-    shape = 4, 16, 12, 10
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.layer = nn.Conv2D(16, 3, padding=1, in_channels=16)
-
-    def hybrid_forward(self, F, data):
-        return self.layer(data + F.BlockGrad(data))
+def chain():
+    """Return a network whose redistributions get gradients in a layout of oneDNN from the convolutions after them."""
+    return Net(lambda: [convolution(channels, activation='relu') for channels in (3, 16, 16)])
 
 
-class Added(gluon.HybridBlock):
-    """A BatchNorm of a sum, which has one gradient array with the data, to whose gradient others are added."""
-
-    shape, adds = (4, 16, 12, 10), True
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.norm = nn.BatchNorm(in_channels=16)
-            self.layer = nn.Conv2D(16, 3, padding=1, in_channels=16)
-
-    def normalize(self, F, data):
-        return self.norm(data)
-
-    def hybrid_forward(self, F, data):
-        return self.layer(self.normalize(F, data + F.BlockGrad(data)))
+def doubled(F, data):
+    """Return a sum, which has one gradient array with the data."""
+    return data + F.BlockGrad(data)
 
 
-class AddedSoftmax(Added):
-    """A softmax over the height of such a sum."""
-
-    def normalize(self, F, data):
-        return F.softmax(data, axis=2)
-
-
-def compute_added(net, data, head):
-    """Outputs, gradients by the end of their names, and that of data after two passes."""
-    data = data.copy()
-    data.attach_grad(grad_req='add')
-    for _ in range(2):
-        with autograd.record():
-            output = net(data)
-        output.backward(head)
-    return output.asnumpy(), {name.split('_', 1)[1]: param.grad().asnumpy()
-                             for name, param in net.collect_params().items()
-                             if param.grad_req != 'null'}, data.grad.asnumpy()
+#: Functions that make networks, the channels of the data, and whether it has gradients; in the last two, which read the
+#: sum of `doubled` in a BatchNorm and in a softmax over the height, the gradients of two passes add up.
+NETWORKS = {
+    'Residual False': (residual, 3, False), 'Residual True': (residual, 3, True), 'Frozen False': (frozen, 3, False),
+    'Freezing True': (residual, 3, True), 'Crowd True': (crowd, 3, True), 'Chain False': (chain, 3, False),
+    'Chain True': (chain, 3, True),
+    'Doubled True': (lambda: Net(lambda: [nn.HybridLambda(doubled), convolution()]), 16, True),
+    'Added True': (lambda: Net(lambda: [nn.HybridLambda(doubled), nn.BatchNorm(in_channels=16), convolution()]), 16,
+                   True),
+    'AddedSoftmax True': (lambda: Net(lambda: [nn.HybridLambda(lambda F, data: F.softmax(doubled(F, data), axis=2)),
+                                               convolution()]), 16, True)}
 
 
-def compute(net, data, head, flows):
-    """Outputs, gradients by the end of their names, and that of data if it `flows`."""
-    if getattr(net, 'adds', False):
-        return compute_added(net, data, head)
+def compute(net, data, head, flows, adds):
+    """Return outputs, gradients by name, and that of data if it `flows`; with `adds`, that of two passes."""
     data = data.copy()
     if flows:
-        data.attach_grad()
-    with autograd.record():
+        data.attach_grad(grad_req='add' if adds else 'write')
+
+    def output():
+        if adds:
+            return net(data)
         # The input has a layout of oneDNN's, like the output of another network.
         channels = data.shape[1]
         weight = mx.nd.array(np.eye(channels).reshape(channels, channels, 1, 1))
         input_array = mx.nd.Convolution(data, weight, kernel=(1, 1), num_filter=channels, no_bias=True)
-        output = net(input_array if flows else mx.nd.BlockGrad(input_array))
-    output.backward(head)
-    params = net.collect_params()
-    return output.asnumpy(), {name.split('_', 1)[1]: param.grad().asnumpy() for name, param in params.items()
-                             if param.grad_req != 'null'}, data.grad.asnumpy() if flows else None
+        return net(input_array if flows else mx.nd.BlockGrad(input_array))
+    for _ in range(1 + adds):
+        result = backward(output, head)
+    return result.asnumpy(), {name: param.grad().asnumpy() for name, param in net.collect_params().items()
+                              if param.grad_req != 'null'}, data.grad.asnumpy() if flows else None
 
 
 def main():
     store = mxhybrid.create()
     draw = np.random.RandomState(1)
-    for kind, flows in ((Residual, False), (Residual, True), (Frozen, False), (Freezing, True), (Crowd, True),
-                        (Chain, False), (Chain, True), (Doubled, True), (Added, True), (AddedSoftmax, True)):
-        mx.random.seed(3)
-        whole_net = kind()
-        whole_net.initialize(mx.init.Xavier())
-        data = mx.nd.array(draw.normal(size=kind.shape))
+    for name, (build, channels, flows) in NETWORKS.items():
+        nets, shape = [], (4, channels, 12, 10)
+        for _ in range(2):
+            mx.random.seed(3)
+            nets.append(initialised(build(), mx.init.Xavier()))
+        whole_net, net = nets
+        data = mx.nd.array(draw.normal(size=shape))
         head = mx.nd.array(draw.normal(size=whole_net(data).shape))
-        mx.random.seed(3)
-        net = kind()
-        net.initialize(mx.init.Xavier())
-        net = mxhybrid.parallelize(net, mxhybrid.parallel.grid(domain=(store.num_workers,)), kind.shape,
-                                    input_grad=flows)
-        net.adds = getattr(kind, 'adds', False)
-        steps = []
+        net = mxhybrid.parallelize(net, mxhybrid.parallel.grid(domain=(store.num_workers,)), shape, input_grad=flows)
+        adds, steps = name.startswith('Added'), []
         for _ in range(3):
-            expected = compute(whole_net, data, head, flows)
-            found = compute(net, data[net.samples], head[net.samples], flows)
+            expected = compute(whole_net, data, head, flows, adds)
+            found = compute(net, data[net.samples], head[net.samples], flows, adds)
             own = [(found[0], expected[0][net.samples])] + ([(found[2], expected[2][net.samples])] if flows else [])
             steps.append({'own': own, 'gradients': found[1], 'sums': expected[1]})
-            if kind is Freezing:
+            if name == 'Freezing True':
                 for each in (whole_net, net):
                     each.collect_params('.*(conv0|batchnorm0).*').setattr('grad_req', 'null')
         ops = [node['op'] for node in json.loads(net._programs[True].symbol.tojson())['nodes']
                if node['name'].startswith(('redistribution', 'joint_norm'))]
-        report(store.rank, **{'%s %s' % (kind.__name__, flows): {
-            'compiled': ops.count('_NDArray'), 'in_python': ops.count('Custom'), 'steps': steps}})
+        report(store.rank, **{name: {'compiled': ops.count('_NDArray'), 'in_python': ops.count('Custom'),
+                                     'steps': steps}})
 
 
 main()

@@ -12,6 +12,7 @@ from mxnet import gluon
 
 import mxhybrid
 from mxhybrid import parallel
+from tests.helpers.gluon_nets import initialised
 
 #: Rows of 16 KB, of which 512 are a piece.
 SHAPES = ((1030, 4096), (1026, 4096))
@@ -20,8 +21,7 @@ store = mxhybrid.create()
 path = os.path.join(sys.argv[1], 'pieces.params')
 same = []
 for rows, columns in SHAPES:
-    net = gluon.nn.Dense(rows, use_bias=False, in_units=columns, prefix='dense_')
-    net.initialize(mx.init.Uniform(1))
+    net = initialised(gluon.nn.Dense(rows, use_bias=False, in_units=columns, prefix='dense_'), mx.init.Uniform(1))
     net = mxhybrid.parallelize(net, parallel.grid(model=2), (2, columns))
     weight, = net.collect_params().values()
     before = weight.data().asnumpy()

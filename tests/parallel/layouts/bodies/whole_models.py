@@ -1,31 +1,30 @@
 """Networks that are split: their files equal those of the whole network, and are loaded under any other plan and
-without one.
+without one.  Arguments: a part, a directory, cases, and the rest of the part.
 
-``--part alone`` trains in one process, and saves what it begins with, and a checkpoint; ``--part save`` begins
-with that under each plan, saves everything on the way, and goes on; ``--part resume`` goes on from what any wrote;
-``--part faults`` tells errors.
+- ``alone`` trains in one process, and saves what it begins with, and a checkpoint.
+- ``save`` begins with that under each plan, saves everything on the way, and goes on; rest: plans.
+- ``resume`` goes on from what any wrote; rest: a label of its files, and ``source:plan``.
+- ``faults`` reports errors; it has no cases.
 """
-import argparse
 import os
 import resource
+import sys
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
 from lab.reports import report
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid import CheckpointError, checkpoint, parallel
+from tests.helpers.gluon_nets import initialised, step, trainer_of
 
 BATCH, SHAPE, BEFORE, AFTER = 8, (3, 8, 8), 3, 3
-
 OPTIMIZERS = {'sgd': {'learning_rate': 0.05, 'momentum': 0.9, 'wd': 1e-3},
               'adam': {'learning_rate': 0.01, 'epsilon': 1e-3},
               'ftml': {'learning_rate': 0.01, 'epsilon': 1e-3}}
-
-#: Optimizer, options of the Trainer.
-CASES = {'sgd': {}, 'adam': {}, 'ftml': {}, 'sgd/on-store': {'update_on_kvstore': True}}
 
 
 class Net(gluon.HybridBlock):
@@ -48,10 +47,9 @@ class Net(gluon.HybridBlock):
 
 
 def plans(ranks):
-    """Return arrays by name."""
+    """Return the plans by name."""
     return {
-        'data': parallel.data_parallel(),
-        'trick': parallel.one_weird_trick(),
+        'data': parallel.data_parallel(), 'trick': parallel.one_weird_trick(),
         'grid': parallel.grid(model=2, batch=ranks // 2),
         'domain': parallel.grid(domain=(ranks,)),
         'layers': parallel.by_name({'*conv0_fwd': {'channels': ranks}, '*batchnorm0_fwd': {'channels': 2},
@@ -59,112 +57,101 @@ def plans(ranks):
                                    '*output_fwd': {'ranks': [1], 'samples': 1}})}
 
 
-def make(dtype):
-    """The network, not yet split."""
-    net = Net()
-    net.cast(dtype)
-    net.initialize(mx.init.Xavier())
-    net.collect_params('.*bias').setattr('lr_mult', 2.0)
-    return net
-
-
-def split(plan, dtype):
+def new_net(plan):
     """The network, split by a plan, or not at all for None."""
-    net = make(dtype)
-    return net if plan is None else mxhybrid.parallelize(net, plan, (BATCH,) + SHAPE, dtype=dtype)
+    net = initialised(Net(), mx.init.Xavier(), dtype='float64')
+    net.collect_params('.*bias').setattr('lr_mult', 2.0)
+    return net if plan is None else mxhybrid.parallelize(net, plan, (BATCH,) + SHAPE, dtype='float64')
 
 
-def trainer_of(net, case):
-    name = case.split('/')[0]
-    return gluon.Trainer(net.collect_params(), name, OPTIMIZERS[name], kvstore='hybrid', **CASES[case])
+def new_trainer(net, case):
+    name, _, on_store = case.partition('/')
+    return gluon.Trainer(net.collect_params(), name, OPTIMIZERS[name], kvstore='hybrid',
+                         update_on_kvstore=True if on_store else None)
 
 
-def samples_of(net):
-    return net.samples if hasattr(net, 'samples') else slice(None)
+def batch(number, net=None):
+    """Return images and labels: this worker's samples, if a network is split."""
+    random, samples = np.random.RandomState(number), getattr(net, 'samples', slice(None))
+    return (mx.nd.array(random.uniform(-1, 1, (BATCH,) + SHAPE)[samples], dtype='float64'),
+            mx.nd.array(random.randint(0, 10, BATCH)[samples], dtype='float64'))
 
 
-def batch(step, dtype):
-    random = np.random.RandomState(step)
-    return (mx.nd.array(random.uniform(-1, 1, (BATCH,) + SHAPE), dtype=dtype),
-            mx.nd.array(random.randint(0, 10, BATCH), dtype=dtype))
-
-
-def fit(net, trainer, steps, dtype):
+def fit(net, trainer, numbers):
     """Train through some steps of the joint batches."""
-    loss_of, mine = gluon.loss.SoftmaxCrossEntropyLoss(), samples_of(net)
-    for step in steps:
-        data, labels = (array[mine] for array in batch(step, dtype))
-        with autograd.record():
-            loss = loss_of(net(data), labels)
-        loss.backward()
-        trainer.step(BATCH)
+    loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+    for number in numbers:
+        data, labels = batch(number, net)
+        step(trainer, lambda data=data, labels=labels: loss_of(net(data), labels), BATCH)
 
 
-def infer(net, dtype):
+def go_on(net, trainer, path):
+    """Train through the last steps, and save the parameters."""
+    fit(net, trainer, range(BEFORE, BEFORE + AFTER))
+    net.save_parameters(path + '.params')
+
+
+def infer(net):
     """Outputs for this worker's samples of a batch."""
-    return net(batch(99, dtype)[0][samples_of(net)])
+    return net(batch(99, net)[0])
 
 
-def alone(directory, case, dtype):
-    net = make(dtype)
-    infer(net, dtype)
-    net.save_parameters(os.path.join(directory, 'start.params'))
-    trainer = trainer_of(net, case)
-    fit(net, trainer, range(BEFORE), dtype)
-    net.save_parameters(os.path.join(directory, 'alone.params'))
+def alone(directory, case):
+    net = new_net(None)
+    infer(net)
+    net.save_parameters(directory + '/start.params')
+    trainer = new_trainer(net, case)
+    fit(net, trainer, range(BEFORE))
+    net.save_parameters(directory + '/alone.params')
     net.hybridize()
-    outputs = infer(net, dtype)
-    net.export(os.path.join(directory, 'alone'), epoch=2)
-    checkpoint.save(os.path.join(directory, 'alone'), net, trainer, BEFORE)
-    fit(net, trainer, range(BEFORE, BEFORE + AFTER), dtype)
-    net.save_parameters(os.path.join(directory, 'end.params'))
-    return {'outputs': outputs}
+    outputs = infer(net)
+    net.export(directory + '/alone', epoch=2)
+    checkpoint.save(directory + '/alone', net, trainer, BEFORE)
+    go_on(net, trainer, directory + '/end')
+    return {'outputs': outputs, 'images': batch(99)[0]}
 
 
-def save(directory, case, dtype, name, plan):
-    net = split(plan, dtype)
-    net.load_parameters(os.path.join(directory, 'start.params'))
-    trainer = trainer_of(net, case)
-    fit(net, trainer, range(BEFORE), dtype)
-    net.save_parameters(os.path.join(directory, name + '.params'))
-    net.export(os.path.join(directory, name), epoch=2)
-    checkpoint.save(os.path.join(directory, name), net, trainer, BEFORE)
-    outputs = infer(net, dtype)
-    fit(net, trainer, range(BEFORE, BEFORE + AFTER), dtype)
-    net.save_parameters(os.path.join(directory, name + '-end.params'))
+def save(directory, case, name, plan):
+    net, path = new_net(plan), '%s/%s' % (directory, name)
+    net.load_parameters(directory + '/start.params')
+    trainer = new_trainer(net, case)
+    fit(net, trainer, range(BEFORE))
+    net.save_parameters(path + '.params')
+    net.export(path, epoch=2)
+    checkpoint.save(path, net, trainer, BEFORE)
+    outputs = infer(net)
+    go_on(net, trainer, path + '-end')
     # And back again, into the same objects.
-    assert checkpoint.load(os.path.join(directory, name), net, trainer).step == BEFORE
-    fit(net, trainer, range(BEFORE, BEFORE + AFTER), dtype)
-    net.save_parameters(os.path.join(directory, name + '-again.params'))
+    assert checkpoint.load(path, net, trainer).step == BEFORE
+    go_on(net, trainer, path + '-again')
     return {'outputs': outputs, 'samples': [net.samples.start, net.samples.stop]}
 
 
-def resume(directory, case, dtype, source, plan, label):
+def resume(directory, case, source, plan, label):
     """Load a file into a network with other values."""
-    net = split(plan, dtype)
-    trainer = trainer_of(net, case)
-    found = checkpoint.load(os.path.join(directory, source), net, trainer)
+    net, path = new_net(plan), '%s/%s' % (directory, source)
+    trainer = new_trainer(net, case)
+    found = checkpoint.load(path, net, trainer)
     assert found.step == BEFORE, found
-    fit(net, trainer, range(BEFORE, BEFORE + AFTER), dtype)
-    net.save_parameters(os.path.join(directory, '%s-%s.params' % (source, label)))
+    go_on(net, trainer, '%s-%s' % (path, label))
     # Loaded values replace all others.
-    net.load_parameters(os.path.join(directory, source + '.params'))
-    mine = samples_of(net)
-    return {'outputs': infer(net, dtype), 'samples': [mine.start, mine.stop]}
+    net.load_parameters(path + '.params')
+    samples = getattr(net, 'samples', slice(None))
+    return {'outputs': infer(net), 'samples': [samples.start, samples.stop]}
 
 
-def faults(directory, dtype, store):
+def faults(directory, store):
     """Return the error of each worker, and whether weights have not changed."""
-    net, path = split(plans(store.num_workers)['layers'], dtype), os.path.join(directory, 'faults')
+    net, path = new_net(plans(store.num_workers)['layers']), os.path.join(directory, 'faults')
     net.save_parameters(path + '.params')
     saved_arrays = mx.nd.load(path + '.params')
     files = {
         'missing': {name: array for name, array in saved_arrays.items() if name != 'output.bias'},
         'extra': dict(saved_arrays, **{'output.more': mx.nd.zeros(2)}),
-        'shape': dict(saved_arrays, **{'features.0.weight': mx.nd.zeros((4, 3, 3, 3), dtype=dtype)}),
+        'shape': dict(saved_arrays, **{'features.0.weight': mx.nd.zeros((4, 3, 3, 3), dtype='float64')}),
         'dtype': {name: array.astype('float32') for name, array in saved_arrays.items()},
         'around': {'0.' + name: array for name, array in saved_arrays.items()}}
-    trainer, errors = trainer_of(net, 'sgd'), {}
+    trainer, errors = new_trainer(net, 'sgd'), {}
     outer = nn.Sequential()
     outer.add(net)
 
@@ -189,7 +176,7 @@ def faults(directory, dtype, store):
     attempt('around', outer.save_parameters, path + '-never.params')
     attempt('around back', outer.load_parameters, path + '-around.params')
     whole = resource.getrlimit(resource.RLIMIT_FSIZE)
-    fit(net, trainer, range(1), dtype)
+    fit(net, trainer, range(1))
     checkpoint.save(path, net, trainer, 1)
     if store.rank == 0:  # for the memory that workers share, too: they have made it by now
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, whole[1]))
@@ -205,16 +192,11 @@ def faults(directory, dtype, store):
     net.save_parameters(path + '-again.params', deduplicate=True)
     again = mx.nd.load(path + '-again.params')
     # A worker that updates nothing counts updates all the same.
-    small_net = nn.Dense(2, in_units=3, prefix='one_')
-    small_net.initialize()
-    small_net = mxhybrid.parallelize(small_net, parallel.by_name({'*': {'ranks': [1], 'samples': 1}}), (4, 3))
-    schedule = mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=0.1)
-    trainer = gluon.Trainer(small_net.collect_params(), 'sgd', {'lr_scheduler': schedule}, kvstore='hybrid')
+    small_net = mxhybrid.parallelize(initialised(nn.Dense(2, in_units=3, prefix='one_')),
+                                     parallel.by_name({'*': {'ranks': [1], 'samples': 1}}), (4, 3))
+    trainer = trainer_of(small_net, lr_scheduler=mx.lr_scheduler.FactorScheduler(step=1, factor=0.5))
     for _ in range(4):
-        with autograd.record():
-            loss = small_net(mx.nd.ones((4, 3))[small_net.samples]).sum()
-        loss.backward()
-        trainer.step(4)
+        step(trainer, lambda: small_net(mx.nd.ones((4, 3))[small_net.samples]), 4)
     return {'errors': errors, 'kept': sorted(saved_arrays), 'again': sorted(again),
             'files': sorted(os.listdir(directory)),
             'same': all(np.array_equal(saved_arrays[name].asnumpy(), array.asnumpy()) for name, array in again.items()),
@@ -222,36 +204,27 @@ def faults(directory, dtype, store):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--part', required=True)
-    parser.add_argument('--directory', required=True)
-    parser.add_argument('--cases', default=','.join(CASES))
-    parser.add_argument('--plans', default='')
-    parser.add_argument('--label', default='')
-    parser.add_argument('--sources', default='')
-    arguments = parser.parse_args()
-    dtype, results = 'float64', {}
-    store = mxhybrid.create()
-    if arguments.part == 'faults':
-        results, net = faults(arguments.directory, dtype, store)
+    part, folder, *rest = sys.argv[1:]
+    store, results = mxhybrid.create(), {}
+    if part == 'faults':
+        results, net = faults(folder, store)
         report(store.rank, outcomes=results)
         if store.rank == 0:
-            net.save_parameters(os.path.join(arguments.directory, 'alone.params'))  # the other one has ended
+            net.save_parameters(folder + '/alone.params')  # the other one has ended
         return
-    known = dict(plans(store.num_workers)) if store.num_workers > 1 else {'': None}
-    for case in arguments.cases.split(','):
-        directory = os.path.join(arguments.directory, case.replace('/', '-'))
-        os.makedirs(directory, exist_ok=True)
-        if arguments.part == 'alone':
-            results[case] = alone(directory, case, dtype)
-            continue
-        for at, name in enumerate(arguments.plans.split(',')):
+    known = plans(store.num_workers) if store.num_workers > 1 else {'': None}
+    for case in rest[0].split(','):
+        directory = '%s/%s' % (folder, case.replace('/', '-'))
+        Path(directory).mkdir(exist_ok=True)
+        if part == 'alone':
+            results[case] = alone(directory, case)
+        for name in rest[1:] if part == 'save' else ():
             mx.random.seed(100 + store.rank)
-            if arguments.part == 'save':
-                results['%s/%s' % (case, name)] = save(directory, case, dtype, name, known[name])
-            else:
-                source = arguments.sources.split(',')[at]
-                results['%s/%s' % (case, source)] = resume(directory, case, dtype, source, known[name], arguments.label)
+            results['%s/%s' % (case, name)] = save(directory, case, name, known[name])
+        for pair in rest[2:] if part == 'resume' else ():
+            source, _, name = pair.partition(':')
+            mx.random.seed(100 + store.rank)
+            results['%s/%s' % (case, source)] = resume(directory, case, source, known[name], rest[1])
     report(store.rank, outcomes=results)
 
 

@@ -1,7 +1,7 @@
 """Splits that follow transposes, reshapes, slices and sums: no rank reads elements of another rank."""
-import mxnet as mx
 import numpy as np
 import pytest
+from mxnet.gluon import nn
 
 from mxhybrid.parallel.ops.following import followed_split
 from mxhybrid.parallel.ops.registry import rule_of
@@ -9,20 +9,9 @@ from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.sharding.split import Split, whole_on
 
 
-class Lambda(mx.gluon.HybridBlock):
-    """An operator after another one."""
-
-    def __init__(self, function):
-        super().__init__()
-        self._function = function
-
-    def hybrid_forward(self, F, data):
-        return self._function(F, F.relu(data))
-
-
 def followed(function, shape, producer):
     """Return the split that follows, after a check that each rank has all elements that it reads."""
-    graph = traced(Lambda(function), shape).graph
+    graph = traced(nn.HybridLambda(lambda F, data: function(F, F.relu(data))), shape).graph
     source, operator = graph.computing
     split = followed_split(graph, operator, 0, producer)
     if split is not None:
@@ -34,46 +23,42 @@ def followed(function, shape, producer):
     return split
 
 
-def test_a_transpose_keeps_samples_with_their_ranks():
-    def transpose(F, data):
-        return F.transpose(data, axes=(1, 0, 2))
-    assert followed(transpose, (8, 6, 4), Split((4, 1, 1), (3, 1, 2, 0))) == Split((1, 4, 1), (3, 1, 2, 0))
-    # The dimensions change their order, and the ranks with them.
-    assert followed(transpose, (8, 6, 4), Split((2, 2, 1), range(4))) == Split((2, 2, 1), (0, 2, 1, 3))
+FOUR = range(4)
+PARTIAL_SUMS, COPIES = Split((1, 1), FOUR, partials=4), whole_on(2, FOUR)
+#: Functions, the shape and the split of their data, and the split that follows; None where none does.
+CASES = {
+    'a transpose keeps samples with their ranks': (
+        lambda F, x: F.transpose(x, axes=(1, 0, 2)), (8, 6, 4), Split((4, 1, 1), (3, 1, 2, 0)),
+        Split((1, 4, 1), (3, 1, 2, 0))),
+    'ranks change their order with the dimensions': (
+        lambda F, x: F.transpose(x, axes=(1, 0, 2)), (8, 6, 4), Split((2, 2, 1), FOUR), Split((2, 2, 1), (0, 2, 1, 3))),
+    'the first of joined dimensions stays': (
+        lambda F, x: F.reshape(x, shape=(-3, 0)), (8, 6, 4), Split((4, 1, 1), FOUR), Split((4, 1), FOUR)),
+    'a dimension is taken apart': (
+        lambda F, x: F.reshape(x, shape=(0, 2, -1)), (8, 6), Split((4, 1), FOUR), Split((4, 1, 1), FOUR)),
+    'a dimension comes first': (
+        lambda F, x: F.expand_dims(x, axis=0), (8, 6), Split((4, 1), FOUR), Split((1, 4, 1), FOUR)),
+    'a whole operator stays on its rank': (
+        lambda F, x: F.reshape(x, shape=(-3,)), (8, 6), whole_on(2, [2]), whole_on(1, [2])),
+    'other ranks': (lambda F, x: F.sum(x, axis=1), (8, 6), Split((4, 1), (4, 5, 6, 7)), Split((4,), (4, 5, 6, 7))),
+    'partial sums': (lambda F, x: F.transpose(x), (8, 6), PARTIAL_SUMS, None),
+    'copies': (lambda F, x: F.transpose(x), (8, 6), COPIES, None),
+    'a shard of a maximum needs more': (lambda F, x: F.max(x, axis=1), (8, 6), Split((1, 2), range(2)), None),
+    'a shard of a slice needs more': (
+        lambda F, x: F.slice_axis(x, axis=0, begin=1, end=3), (8, 6), Split((4, 1), FOUR), None)}
 
 
-def test_a_reshape_keeps_the_first_of_joined_dimensions():
-    assert followed(lambda F, data: F.reshape(data, shape=(-3, 0)), (8, 6, 4), Split((4, 1, 1), range(4))) == \
-        Split((4, 1), range(4))
-    assert followed(lambda F, data: F.reshape(data, shape=(0, 2, -1)), (8, 6), Split((4, 1), range(4))) == \
-        Split((4, 1, 1), range(4))
-    assert followed(lambda F, data: F.expand_dims(data, axis=0), (8, 6), Split((4, 1), range(4))) == \
-        Split((1, 4, 1), range(4))
-
-
-def test_a_whole_operator_is_followed_on_its_rank():
-    assert followed(lambda F, data: F.reshape(data, shape=(-3,)), (8, 6), whole_on(2, [2])) == whole_on(1, [2])
-    assert followed(lambda F, data: F.sum(data, axis=1), (8, 6), Split((4, 1), (4, 5, 6, 7))) == \
-        Split((4,), (4, 5, 6, 7))
-
-
-@pytest.mark.parametrize('producer', [Split((1, 1), range(4), partials=4), whole_on(2, range(4))])
-def test_partial_sums_and_copies_are_not_followed(producer):
-    assert followed(lambda F, data: F.transpose(data), (8, 6), producer) is None
-
-
-def test_a_shard_that_needs_more_does_not_follow():
-    assert followed(lambda F, data: F.max(data, axis=1), (8, 6), Split((1, 2), range(2))) is None
-    assert followed(lambda F, data: F.slice_axis(data, axis=0, begin=1, end=3), (8, 6), Split((4, 1), range(4))) is None
+@pytest.mark.parametrize('name', CASES)
+def test_the_split_that_follows(name):
+    *case, expected = CASES[name]
+    assert followed(*case) == expected
 
 
 def test_products_are_split_as_their_first_factor():
-    class Product(mx.gluon.HybridBlock):
-        def hybrid_forward(self, F, left, right):
-            return F.batch_dot(F.relu(left), F.relu(right))
-    graph = traced(Product(), [(8, 6, 4), (8, 4, 5)]).graph
+    factors = nn.HybridLambda(lambda F, left, right: F.batch_dot(F.relu(left), F.relu(right)))
+    graph = traced(factors, [(8, 6, 4), (8, 4, 5)]).graph
     product = graph.computing[-1]
-    assert followed_split(graph, product, 0, Split((4, 1, 1), range(4))) == Split((4, 1, 1), range(4))
+    assert followed_split(graph, product, 0, Split((4, 1, 1), FOUR)) == Split((4, 1, 1), FOUR)
     assert followed_split(graph, product, 0, Split((1, 2, 1), range(2))) == Split((1, 2, 1), range(2))
     # Columns of the first factor are summed over: each rank has partial sums.
     assert followed_split(graph, product, 0, Split((1, 1, 2), range(2))) == Split((1, 1, 1), range(2), 2)

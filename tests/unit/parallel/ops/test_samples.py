@@ -11,22 +11,11 @@ from mxhybrid.parallel.sharding.box import full, slices_in
 from ....helpers.sampled_networks import CALLS, CASES, WHOLE, expected, inputs_of, listed
 
 
-class Network(nn.HybridBlock):
-    """The network of a case."""
-
-    def __init__(self, forward):
-        super().__init__(prefix='net_')
-        self._forward = forward
-
-    def hybrid_forward(self, F, *inputs):
-        return self._forward(F, *inputs)
-
-
 @pytest.mark.parametrize('name, axes', CALLS, ids=lambda value: str(value))
 def test_each_worker_gets_its_samples_or_all(name, axes):
     case = CASES[name]
     values = inputs_of(case)
-    network = traced(Network(case.forward), list(case.shapes), list(axes), case.dtype)
+    network = traced(nn.HybridLambda(case.forward), list(case.shapes), list(axes), case.dtype)
     whole = [one.asnumpy() for one in listed(case.forward(mx.nd, *[
         mx.nd.array(array, dtype=case.dtype) for array in values]))]
     for ranks in (2, 3):

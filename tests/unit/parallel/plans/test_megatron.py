@@ -1,5 +1,4 @@
-"""Megatron: the operators of Transformers that are split over heads, channels, words and times, and refused networks.
-"""
+"""Megatron splits Transformers over heads, channels, words, times and experts, and refuses other networks."""
 import math
 
 import pytest
@@ -9,26 +8,44 @@ from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.ops.registry import rule_of
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.megatron import megatron
-from mxhybrid.parallel.plans.plan_json import from_json, load, save
+from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.plans.strategies import by_name, grid
 from mxhybrid.parallel.runtime.joint_work import joint_operators
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.sharding.box import size_of
 
+from ....helpers.gluon_nets import Net, initialised
+from ....helpers.split_programs import labelled
+from ....helpers.transformer_variants import EXPERTS, VARIANTS, variant
 from ....helpers.transformers import HEADS, NAMES, network
+
+
+def resolved(case, plan, ranks):
+    """Return the graph of a network, its dimensions, and the plan for it."""
+    graph, dimensions = case.graph()
+    return graph, dimensions, plan.resolve(graph, dimensions, ranks)
+
+
+def shards_of(case, plan, ranks):
+    """Return the graph of a network, and its shards."""
+    graph, _, plan = resolved(case, plan, ranks)
+    return graph, NetworkShards(graph, plan.splits)
 
 
 def resolved_splits(plan, name, ranks):
     """Return the graph of a network, its dimensions, and its splits by label."""
-    graph, dimensions = network(name).graph()
-    splits = plan.resolve(graph, dimensions, ranks).splits
-    return graph, dimensions, {graph.label(operator): splits[operator.number] for operator in graph.computing}
+    graph, dimensions, plan = resolved(network(name), plan, ranks)
+    return graph, dimensions, labelled(graph, plan.splits)
+
+
+def operator_of(graph, label):
+    operator, = (operator for operator in graph.computing if graph.label(operator) == label)
+    return operator
 
 
 def words_of(graph, dimensions, splits, label):
     """Return the degrees above 1 by name, with partial sums and copies."""
-    operator, = (operator for operator in graph.computing if graph.label(operator) == label)
-    split = splits[label]
+    operator, split = operator_of(graph, label), splits[label]
     degrees = {name: degree for name, degree in zip(dimensions.names(operator), split.degrees) if degree > 1}
     return {**degrees, **{key: count for key, count in (('partials', split.partials), ('copies', split.copies))
                           if count > 1}}
@@ -54,9 +71,8 @@ def test_the_layers_of_a_gpt(sequence):
 @pytest.mark.parametrize('sequence', [False, True])
 def test_a_group_of_ranks_has_its_samples(name, sequence):
     """Rank b * model + m has the samples of group b, wherever samples and times are."""
-    graph, dimensions = network(name).graph()
-    splits = megatron(2, 2, sequence).resolve(graph, dimensions, 4).splits
-    shards = NetworkShards(graph, splits)
+    graph, dimensions, plan = resolved(network(name), megatron(2, 2, sequence), 4)
+    shards = NetworkShards(graph, plan.splits)
     for operator in graph.computing:
         axis = dimensions.sample_axis((operator.number, 0))
         if axis is None or axis.rounds > 1:  # samples follow each other at each time
@@ -65,13 +81,12 @@ def test_a_group_of_ranks_has_its_samples(name, sequence):
         for rank, shard in shards.output_shards[operator.number].items():
             low, high = shard.box[axis.axis]
             assert rank // 2 * half <= low < high <= (rank // 2 + 1) * half, graph.label(operator)
-        assert splits[operator.number].copies == 1 or not rule_of(operator).not_replicable
+        assert plan.splits[operator.number].copies == 1 or not rule_of(operator).not_replicable
 
 
 @pytest.mark.parametrize('sequence', [False, True])
 def test_a_rank_has_its_part_of_weights_and_state(sequence):
-    graph, dimensions = network('gpt with many words').graph()
-    shards = NetworkShards(graph, megatron(4, sequence=sequence).resolve(graph, dimensions, 4).splits)
+    graph, shards = shards_of(network('gpt with many words'), megatron(4, sequence=sequence), 4)
     held = [0] * 4
     for name in graph.parameters:
         for rank, box in shards.weights.boxes(name).items():
@@ -81,21 +96,17 @@ def test_a_rank_has_its_part_of_weights_and_state(sequence):
 
 @pytest.mark.parametrize('name, weight', [('gpt of one projection', 'layer0_qkv_weight'), ('gluonnlp', 'query_weight'),
                                           ('sockeye decoder', 'self_in_weight')])
-def test_no_rank_has_part_of_a_projection(name, weight):
-    """Each rank has a quarter: of one projection for queries, keys and values, of weights that are woven together, and
-    of a projection after which `split` and `concat` do not keep the features of a head together.
-    """
-    graph, dimensions = network(name).graph()
-    shards = NetworkShards(graph, megatron(4).resolve(graph, dimensions, 4).splits)
+def test_each_rank_has_a_quarter_of_a_projection(name, weight):
+    """Also of weights that are woven together, and where `split` and `concat` take the features of a head apart."""
+    graph, shards = shards_of(network(name), megatron(4), 4)
     sizes = {size_of(box) for box in shards.weights.boxes(weight).values()}
     assert sizes == {math.prod(graph.parameters[weight]) // 4}
 
 
 @pytest.mark.parametrize('samples, expected', [(1, (0, 1)), (2, (0, 1, 4, 5))])
 def test_with_fewer_samples_than_groups_some_groups_have_them(samples, expected):
-    graph, dimensions = network('gpt', samples).graph()
-    splits = megatron(2, 3).resolve(graph, dimensions, 6).splits
-    by_label = {graph.label(operator): splits[operator.number] for operator in graph.computing}
+    graph, _, plan = resolved(network('gpt', samples), megatron(2, 3), 6)
+    by_label = labelled(graph, plan.splits)
     assert by_label['layer0_out'].ranks == expected
     assert set(by_label['layer0_norm1'].ranks) >= set(expected)
 
@@ -103,24 +114,18 @@ def test_with_fewer_samples_than_groups_some_groups_have_them(samples, expected)
 @pytest.mark.parametrize('name', NAMES)
 @pytest.mark.parametrize('samples', [1, 2, 3])
 def test_batches_of_other_sizes_need_no_other_weights(name, samples):
-    plan, shards = megatron(2, 2, sequence=True), {}
-    for count in (4, samples):
-        graph, dimensions = network(name, count).graph()
-        shards[count] = NetworkShards(graph, plan.resolve(graph, dimensions, 4).splits)
-    assert shards[samples].weights.adopt(shards[4].weights) == ''
+    many, few = (shards_of(network(name, count), megatron(2, 2, sequence=True), 4)[1] for count in (4, samples))
+    assert few.weights.adopt(many.weights) == ''
 
 
 def test_an_odd_vocabulary_is_tied_to_its_rows():
-    graph, dimensions = network('gpt').graph()
-    shards = NetworkShards(graph, megatron(4).resolve(graph, dimensions, 4).splits)
+    _, shards = shards_of(network('gpt'), megatron(4), 4)
     assert [shards.weights.boxes('words_weight')[rank][0] for rank in range(4)] == [(0, 3), (3, 7), (7, 10), (10, 14)]
 
 
 def test_copies_are_reported_as_a_choice_of_the_plan():
-    graph, dimensions = network('gpt').graph()
-    splits = megatron(2).resolve(graph, dimensions, 2).splits
-    notes = joint_operators(graph, dimensions, splits, 2)
-    reasons = {graph.label(graph.operators[number]): note for number, note in notes.items()}
+    graph, dimensions, plan = resolved(network('gpt'), megatron(2), 2)
+    reasons = labelled(graph, joint_operators(graph, dimensions, plan.splits, 2))
     assert reasons['layer0_norm1'].endswith(': the plan has copies of it') and 'layer0_query' not in reasons
 
 
@@ -131,21 +136,17 @@ def test_another_number_of_workers_is_refused():
 
 
 def test_heads_that_are_not_divided_are_refused():
-    with pytest.raises(InputError, match='cannot split the 4 heads of layer0_query: model=3 does not divide them: give '
-                                         'model as one of 1, 2, 4'):
-        resolved_splits(megatron(3), 'gpt', 3)
-
-
-def dense_network():
-    net = nn.HybridSequential(prefix='net_')
-    with net.name_scope():
-        net.add(nn.Dense(8, in_units=4, activation='relu'), nn.Dense(3, in_units=8))
-    net.initialize()
-    return traced(net, (4, 4))
+    for case, words in ((network('gpt'), '4 heads of layer0_query: model=3 does not divide them: give model as one of '
+                                         '1, 2, 4'),
+                        (variant('gqa grouped'), '8 heads of query: model=3 does not divide them: give model as one of '
+                                                 '1, 2, 4, 8')):
+        with pytest.raises(InputError, match='cannot split the ' + words):
+            resolved(case, megatron(3), 3)
 
 
 def test_a_network_without_attention_and_pairs_is_refused():
-    found = dense_network()
+    found = traced(initialised(Net(lambda: [nn.Dense(8, in_units=4, activation='relu'), nn.Dense(3, in_units=8)])),
+                   (4, 4))
     with pytest.raises(InputError, match=r'in the network: give another plan, such as grid\(model=2, batch=1'):
         megatron(2).resolve(found.graph, found.dimensions, 2)
     assert megatron(1, 2).resolve(found.graph, found.dimensions, 2).splits
@@ -155,17 +156,12 @@ def test_a_network_without_attention_and_pairs_is_refused():
     ({'model': 0}, 'megatron: model=0: give a whole number'), ({'model': True}, 'megatron: model=True'),
     ({'model': '2'}, "megatron: model='2'"), ({'model': 2, 'batch': 1.0}, 'megatron: batch=1.0'),
     ({'model': 2, 'sequence': 1}, 'megatron: sequence=1: give True or False'), ({}, "'megatron' has no model"),
-    ({'model': 2, 'heads': 2}, 'heads is not a key of a plan')], ids=str)
+    ({'model': 2, 'heads': 2}, 'heads is not a key of a plan'), ({'plan': 'grid', 'sequence': 0}, 'grid: sequence=0'),
+    ({'plan': 'grid', 'sequence': 2, 'domain': [2]}, 'grid: domain=[2] and sequence=2: give')], ids=str)
 def test_bad_values_are_refused(values, words):
     with pytest.raises(InputError) as raised:
         from_json({'plan': 'megatron', **values})
     assert words in str(raised.value)
-
-
-def test_a_file_keeps_the_plan(tmp_path):
-    path = str(tmp_path / 'plan.json')
-    save(path, megatron(2, 3, sequence=True))
-    assert load(path).as_json() == megatron(2, 3, sequence=True).as_json()
 
 
 # -- heads by pattern ----------------------------------------------------------------------------------------------
@@ -173,13 +169,11 @@ def test_a_file_keeps_the_plan(tmp_path):
 
 def test_heads_by_pattern():
     """Heads are a dimension, channels or partial sums; layers without heads follow."""
-    resolved = resolved_splits(by_name({'layer0_*': {'heads': 2}, 'gemm2*': {'heads': 4}}), 'gpt', 4)
-    graph, _, _ = resolved
-    assert words_of(*resolved, 'layer0_query') == {'channels': 2}
-    assert words_of(*resolved, 'layer0_out') == {'partials': 2}
-    assert words_of(*resolved, 'gemm20') == words_of(*resolved, 'gemm21') == {'heads': 4}
-    assert words_of(*resolved, 'layer0_norm1') == {'samples': 4}
-    assert any(graph.label(operator) == 'layer0_norm1' for operator in graph.computing)
+    found = resolved_splits(by_name({'layer0_*': {'heads': 2}, 'gemm2*': {'heads': 4}}), 'gpt', 4)
+    assert words_of(*found, 'layer0_query') == {'channels': 2}
+    assert words_of(*found, 'layer0_out') == {'partials': 2}
+    assert words_of(*found, 'gemm20') == words_of(*found, 'gemm21') == {'heads': 4}
+    assert words_of(*found, 'layer0_norm1') == {'samples': 4}
 
 
 def test_heads_with_samples_and_ranks():
@@ -218,19 +212,89 @@ def test_a_grid_over_times(name, score):
     assert batched[2][norm].ranks == ((0, 1, 2, 3) if name == 'gpt' else (0, 2, 1, 3))
 
 
-@pytest.mark.parametrize('values, words', [
-    ({'sequence': 0}, 'grid: sequence=0'), ({'sequence': 2, 'domain': [2]}, 'grid: domain=[2] and sequence=2: give')],
-    ids=str)
-def test_grids_that_are_refused(values, words):
-    with pytest.raises(InputError) as raised:
-        from_json({'plan': 'grid', **values})
-    assert words in str(raised.value)
-
-
-def test_a_file_keeps_a_grid_over_times(tmp_path):
-    path = str(tmp_path / 'plan.json')
-    save(path, grid(2, 3, sequence=4))
-    assert load(path).as_json() == grid(2, 3, sequence=4).as_json()
+def test_the_times_of_a_grid_are_a_factor():
     with pytest.raises(InputError, match='for 24 workers, but the job has 8'):
-        load(path).check(8)
+        grid(2, 3, sequence=4).check(8)
     assert 'sequence' not in grid(2).as_json()
+
+
+# -- few heads of keys, windows, and mixtures of experts -----------------------------------------------------------
+
+#: Weights that all workers hold: LayerNorm, biases after sums, gates of which some need those of all experts.
+WHOLE = ('norm_gamma', 'norm_beta', 'out_bias', 'o_bias', 'router_weight', 'router_bias', 'positions')
+#: The largest number of parts of keys' and values' projections, whose only head has two features.
+FEW_PARTS = 2
+
+
+def parts_of(graph, splits):
+    """Return the number of workers by which a weight is divided, by its name, for the largest part."""
+    shards = NetworkShards(graph, splits)
+    return {name: math.prod(shape) / max(map(size_of, shards.weights.boxes(name).values()))
+            for name, shape in graph.parameters.items()}
+
+
+@pytest.mark.parametrize('name', sorted(set(VARIANTS) - {'swin', 'moe of 2', 'moe of 6'}))
+@pytest.mark.parametrize('model', [2, 4])
+@pytest.mark.parametrize('sequence', [False, True])
+def test_a_worker_has_its_part_of_each_matrix(name, model, sequence):
+    graph, _, plan = resolved(variant(name), megatron(model, sequence=sequence), model)
+    for weight, parts in parts_of(graph, plan.splits).items():
+        if not weight.endswith(WHOLE):
+            most = FEW_PARTS if name.startswith('mqa') and weight.startswith(('key', 'value')) else model
+            assert parts == min(most, model), weight
+
+
+@pytest.mark.parametrize('name, parts, words', [
+    ('moe of 2', 2, 'its weight is in 2 parts; 2 experts are fewer than the 4 workers of a group, so several workers '
+     'have each'), ('moe of 6', 3, None)])
+def test_experts_need_not_be_as_many_as_workers(name, parts, words):
+    graph, _, plan = resolved(variant(name), megatron(4), 4)
+    found = parts_of(graph, plan.splits)
+    assert {found[weight] for weight in ('up', 'up_bias', 'down', 'down_bias')} == {parts}
+    assert labelled(graph, plan.notes) == ({'batch_dot0': words, 'batch_dot1': words} if words else {})
+
+
+@pytest.mark.parametrize('name, words', [
+    ('gqa repeat', 'its weight is in 4 parts; 2 heads are fewer than the 4 workers of a group'),
+    ('gqa grouped', 'its weight is in 4 parts; 2 heads are fewer than the 4 workers of a group'),
+    ('mqa heads first', 'its weight is in 2 parts; no worker has whole heads of its output')])
+def test_projections_that_workers_share_are_named(name, words):
+    graph, _, plan = resolved(variant(name), megatron(4), 4)
+    notes = labelled(graph, plan.notes)
+    assert sorted(notes) == ['key', 'value'] and all(note.startswith(words) for note in notes.values()), notes
+
+
+def test_groups_and_their_heads_are_both_divided():
+    """Two groups of heads on four workers: each has half of the heads of a group."""
+    graph, dimensions, plan = resolved(variant('gqa grouped'), megatron(4), 4)
+    splits = labelled(graph, plan.splits)
+    assert splits['batch_dot0'].degrees == (1, 2, 2, 1) and splits['batch_dot0'].copies == 1
+    assert dimensions.names(operator_of(graph, 'batch_dot0'))[:2] == ('samples', 'heads')
+    assert dimensions.names(operator_of(graph, 'reshape0'))[2:4] == ('heads', 'queries')  # of queries
+    assert splits['reshape2'].copies == 2  # of keys
+
+
+@pytest.mark.parametrize('name', ['swin', 'swin shifted', 'swin of positions'])
+def test_windows_are_no_heads(name):
+    graph, _ = variant(name).graph()
+    heads = 2 if name == 'swin' else 4
+    assert {found.total for all_heads in graph.heads_of.values() for found in all_heads} == {heads}
+    if heads == 2:
+        with pytest.raises(InputError, match='cannot split the 2 heads of qkv'):
+            resolved(variant(name), megatron(4), 4)
+
+
+def test_gates_of_all_experts_are_computed_by_all():
+    graph, _, plan = resolved(variant('moe top'), megatron(2), 2)
+    splits = labelled(graph, plan.splits)
+    for label in ('router', 'softmax0', 'topk0', 'sum1', 'transpose0'):
+        assert splits[label].copies == 2, label
+    assert splits['broadcast_axis0'].degrees == splits['batch_dot1'].degrees == splits['broadcast_mul0'].degrees == (
+        2, 1, 1)
+    assert splits['sum2'].partials == 2
+
+
+def test_experts_are_a_dimension_of_patterns():
+    graph, _, plan = resolved(variant('moe'), by_name({
+        'broadcast_axis*': {'experts': EXPERTS}, 'batch_dot*': {'experts': EXPERTS}, 'sum*': {'partials': EXPERTS}}), 4)
+    assert parts_of(graph, plan.splits)['up'] == 4

@@ -1,7 +1,6 @@
 """Pipelines as plans: the stage and the ranks of every operator, their JSON, and bad input."""
 import json
 
-import mxnet as mx
 import numpy as np
 import pytest
 from mxnet.gluon import nn
@@ -11,38 +10,29 @@ from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.pipeline_plan import pipeline
 from mxhybrid.parallel.plans.plan_json import from_json, load, save
 from mxhybrid.parallel.plans.stages import balanced, check_ranks, cost_of
-from mxhybrid.parallel.plans.strategies import Explicit, data_parallel, grid
+from mxhybrid.parallel.plans.strategies import data_parallel, grid
 from mxhybrid.parallel.runtime.micro_batches import micro_batch_of
+
+from ....helpers.gluon_nets import Net, in_turn, initialised
+from ....helpers.split_programs import explicit_plan, labelled
 
 
 def network(layers=4, units=16, batch=8, table=False):
     """Return a traced network: an embedding, dense layers, and a sum of the first and the last one."""
-    class Net(mx.gluon.HybridBlock):
-        def __init__(self):
-            super().__init__(prefix='net_')
-            with self.name_scope():
-                self.embedding = nn.Embedding(20, units, prefix='embedding_', sparse_grad=table)
-                self.layers = [nn.Dense(units, in_units=units, flatten=False, prefix='layer%d_' % at)
-                               for at in range(layers)]
-                for layer in self.layers:
-                    self.register_child(layer)
+    def call(F, data, mask, embedding, *dense):
+        first = embedding(data)
+        return F.broadcast_mul(first + in_turn(F, first, *dense), F.expand_dims(mask * 2, axis=2))
 
-        def hybrid_forward(self, F, data, mask):
-            first = hidden = self.embedding(data)
-            for layer in self.layers:
-                hidden = layer(hidden)
-            return F.broadcast_mul(first + hidden, F.expand_dims(mask * 2, axis=2))
-
-    net = Net()
-    net.initialize()
-    return traced(net, [(batch, 5), (batch, 5)])
+    net = Net(lambda: [nn.Embedding(20, units, prefix='embedding_', sparse_grad=table)] + [
+        nn.Dense(units, in_units=units, flatten=False, prefix='layer%d_' % at) for at in range(layers)], call)
+    return traced(initialised(net), [(batch, 5), (batch, 5)])
 
 
 def stage_numbers(plan, net, ranks):
     """Return the stage of each operator by its label."""
     resolved = plan.resolve(net.graph, net.dimensions, ranks)
-    return {net.graph.label(operator): resolved.stages.of_rank(resolved.splits[operator.number].ranks[0])
-            for operator in net.graph.computing}
+    return {label: resolved.stages.of_rank(split.ranks[0])
+            for label, split in labelled(net.graph, resolved.splits).items()}
 
 
 def test_patterns_name_the_operators_of_stages():
@@ -60,7 +50,7 @@ def test_a_mapping_places_stages_on_ranks():
     plan = pipeline({'embedding*': [3], 'layer0*': [3], 'layer1*': [0, 2], 'layer[23]*': [1]}, 2)
     resolved = plan.resolve(net.graph, net.dimensions, 4)
     assert resolved.stages.ranks == ((3,), (0, 2), (1,))
-    by_label = {net.graph.label(operator): resolved.splits[operator.number] for operator in net.graph.computing}
+    by_label = labelled(net.graph, resolved.splits)
     assert by_label['layer1_fwd'].ranks == (0, 2) and by_label['layer1_fwd'].degrees == (2, 1, 1)
     assert by_label['layer0_fwd'].ranks == (3,) and by_label['layer3_fwd'].ranks == (1,)
 
@@ -71,7 +61,7 @@ def test_a_mapping_places_stages_on_ranks():
 def test_a_plan_splits_each_stage(inside, degrees):
     net = network()
     resolved = pipeline(2, 2, inside=inside).resolve(net.graph, net.dimensions, 4)
-    split = {net.graph.label(operator): resolved.splits[operator.number] for operator in net.graph.computing}
+    split = labelled(net.graph, resolved.splits)
     assert split['layer0_fwd'].degrees == split['layer3_fwd'].degrees == degrees
     assert split['layer0_fwd'].ranks == (0, 1) and split['layer3_fwd'].ranks == (2, 3)
 
@@ -109,8 +99,8 @@ def test_json_and_files(tmp_path):
 def test_a_list_of_all_operators_keeps_the_pipeline():
     net = micro_batch_of(network(), 2)
     resolved = pipeline(2, 2, 'gpipe').resolve(net.graph, net.dimensions, 2)
-    splits = {net.graph.label(operator): resolved.splits[operator.number] for operator in net.graph.computing}
-    plan = from_json(json.loads(json.dumps(Explicit(splits, net.graph.digest(), 2, stages=resolved.stages).as_json())))
+    listed = explicit_plan(net, resolved.splits, stages=resolved.stages)
+    plan = from_json(json.loads(json.dumps(listed.as_json())))
     assert plan.micro_batches == 2
     again = plan.resolve(net.graph, net.dimensions, 2)
     assert again.splits == resolved.splits and again.stages == resolved.stages

@@ -6,16 +6,14 @@ import mxnet as mx
 import pytest
 
 from mxhybrid.native.engine import Deferred
-from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
-from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.redistribution.redistribution_operator import RedistributionOperator, Transport
 from mxhybrid.parallel.runtime.fetched_inputs import TOKEN
-from mxhybrid.parallel.runtime.input_shards import InputShards
-from mxhybrid.parallel.runtime.network_shards import NetworkShards
-from mxhybrid.parallel.runtime.rank_program import Program, ProgramSpec
+from mxhybrid.parallel.runtime.rank_program import Program
 from mxhybrid.parallel.sharding.split import Split
 from mxhybrid.planner.calibration.redistribution_workload import RedistributionChain, shifted
+
+from ....helpers.split_programs import program_spec
 
 
 class SlowTransport(Transport):
@@ -47,9 +45,7 @@ def make_node(transport):
 def network(transport):
     """Return the program of rank 0 of 2 for a network that is split by columns, after it has begun a forward pass."""
     graph = Graph(mx.sym.sin(mx.sym.var('data', shape=(2, 4), dtype='float32')), {'data': (2, 4)}, {'data': 'float32'})
-    shards = NetworkShards(graph, {operator.number: Split((1, 2), (0, 1)) for operator in graph.computing})
-    input_shards = InputShards(graph, {'data': 0}, Dimensions(graph, {'data': 0}), 2, 0, ())
-    spec = ProgramSpec(shards, input_shards.inputs, input_shards.outputs, collectives())
+    spec = program_spec(graph, {operator.number: Split((1, 2), (0, 1)) for operator in graph.computing}, 2)
     program = Program(spec, 0, make_node(transport), 0)
     inputs = {'data': mx.nd.ones((1, 4)), TOKEN: mx.nd.zeros(1)}
     mx.nd.CachedOp(program.symbol)(*[inputs[name] for name in program.symbol.list_inputs()])

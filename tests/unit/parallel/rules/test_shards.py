@@ -6,14 +6,13 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
-from mxhybrid.parallel.ops.registry import collectives, rule_of
+from mxhybrid.parallel.ops.registry import rule_of
 from mxhybrid.parallel.rules.windows import window
-from mxhybrid.parallel.runtime.input_shards import InputShards
-from mxhybrid.parallel.runtime.network_shards import NetworkShards
-from mxhybrid.parallel.runtime.rank_program import Program, ProgramSpec
 from mxhybrid.parallel.sharding.split import Split
+from mxhybrid.planner.profiling.local_program import local_program
+
+from ....helpers.split_programs import program_spec
 
 ROWS, INDICES = 200, [[3, 0], [99, 100], [127, 120]]
 
@@ -35,31 +34,16 @@ def test_partial_sums_make_the_whole(make, shape, values, kind):
     operator = graph.computing[0]
     whole = mx.nd.array(np.random.RandomState(1).normal(size=shape), dtype=values, ctx=mx.cpu())
     indices = mx.nd.array(INDICES, dtype=kind, ctx=mx.cpu())
-    total = 0
+    names, total = [graph.operators[source].name for source, _ in operator.inputs], 0
     for place in Split((1,) * len(graph.shape(operator)), (0, 1), 2).shards(graph.shape(operator)).values():
         part = rule_of(operator).shard(graph, operator, place)
         arrays = {name: whole[tuple(slice(*held) for held in box)] if name == 'values' else indices
-                  for name, box in zip((graph.operators[source].name for source, _ in operator.inputs), part.inputs)}
+                  for name, box in zip(names, part.inputs)}
         attrs = {**operator.attrs, **{key: str(value) for key, value in part.attrs.items()}}
-        made = part.build([mx.sym.var(graph.operators[source].name) for source, _ in operator.inputs], 'part', attrs)
-        total += made.eval(ctx=mx.cpu(), **arrays)[0].asnumpy()
+        total += part.build(list(map(mx.sym.var, names)), 'part', attrs).eval(ctx=mx.cpu(), **arrays)[0].asnumpy()
     expected = symbol.eval(ctx=mx.cpu(), values=whole, indices=indices)[0].asnumpy()
     assert total.dtype == expected.dtype == values
     np.testing.assert_array_equal(total, expected)
-
-
-class NoTransport:
-    """A redistribution that does not run: a rank receives the array that it sends, as an input of the program.
-    """
-
-    def __init__(self, redistribution, differentiable):
-        self._name = 'received%d' % id(redistribution)
-
-    def symbol(self, token, local, plain=False):
-        return token, mx.sym.concat(mx.sym.var(self._name), *([] if local is None else [local]))
-
-    def ending(self, token):
-        return token
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
@@ -69,11 +53,8 @@ def test_operators_of_a_split_axis(op, dtype):
     words = mx.sym.FullyConnected(data, num_hidden=8, name='words')
     graph = Graph(getattr(mx.sym, op)(words, axis=1, name='split'), {'data': (4, 3)},
                   dict.fromkeys(('data', 'words_weight', 'words_bias'), dtype))
-    shards = NetworkShards(graph, {operator.number: Split([1, 2], [0, 1]) for operator in graph.computing})
-    input_shards = InputShards(graph, {'data': 0}, Dimensions(graph, {'data': 0}), 2, 0, set())
-    spec = ProgramSpec(shards, input_shards.inputs, input_shards.outputs, collectives(), input_shards.gradient_inputs)
-    program = Program(spec, 0, NoTransport, 0)
-    used = [node['op'] for node in json.loads(program.symbol.tojson())['nodes']]
+    spec = program_spec(graph, {operator.number: Split([1, 2], [0, 1]) for operator in graph.computing}, 2)
+    used = [node['op'] for node in json.loads(local_program(spec, 0).symbol.tojson())['nodes']]
     assert used.count('_NDArray') == (2 if dtype == 'float32' else 0)
     assert ('exp' in used) == (dtype == 'float64')
 

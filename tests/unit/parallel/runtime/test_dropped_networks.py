@@ -20,6 +20,12 @@ class Owner:
         self.itself = self
 
 
+def drop(released, note=True, is_done=lambda: True, last=()):
+    """Let the collector find a network whose release appends a note."""
+    release_after(Owner(), is_done, lambda: released.append(note), last)
+    gc.collect()
+
+
 @pytest.fixture(autouse=True)
 def others():
     """Networks of other tests wait until these tests are over."""
@@ -45,11 +51,9 @@ def test_the_calling_thread_releases_collected_networks():
 
 
 def test_only_own_backward_passes_are_waited_for():
-    begun, released, owners = [], [], [Owner(), Owner()]
-    release_after(owners[0], lambda: bool(begun), lambda: released.append('waits'))
-    release_after(owners[1], lambda: True, lambda: released.append('done'))
-    owners.clear()
-    gc.collect()
+    begun, released = [], []
+    drop(released, 'waits', lambda: bool(begun))
+    drop(released, 'done')
     release_dropped()
     assert released == ['done']
     begun.append(True)
@@ -72,10 +76,8 @@ def failed():
 
 
 def test_a_network_is_released_although_an_operation_failed():
-    released, owner, other = [], Owner(), failed()
-    release_after(owner, lambda: True, lambda: released.append(True), [failed()])
-    del owner
-    gc.collect()
+    released, other = [], failed()
+    drop(released, last=[failed()])
     release_dropped(waits=True)
     assert released == [True]
     with pytest.raises(mx.base.MXNetError, match='potrf failed'):
@@ -87,13 +89,10 @@ def test_a_network_is_released_although_an_operation_failed():
 
 def test_an_unending_redistribution_delays_no_call_twice(monkeypatch):
     monkeypatch.setattr(dropped_networks, 'PATIENCE_S', 0.1)
-    ends, released, owner, token = [], [], Owner(), mx.nd.zeros(1)
-    begun = threading.Event()
+    ends, released, token, begun = [], [], mx.nd.zeros(1), threading.Event()
     transfers = Deferred(lambda _, done: (ends.append(done), begun.set()))
     transfers.push([token], None)
-    release_after(owner, lambda: True, lambda: released.append(True), [token])
-    del owner
-    gc.collect()
+    drop(released, last=[token])
     release_dropped(waits=True)
     monkeypatch.setattr(threading.Event, 'wait', None)
     release_dropped(waits=True)
@@ -111,9 +110,8 @@ def test_networks_in_cycles_need_no_collection():
     gc.collect()
     gc.disable()
     try:
-        released, owner = [], Owner()
-        release_after(owner, lambda: True, lambda: released.append(True))
-        del owner
+        released = []
+        release_after(Owner(), lambda: True, lambda: released.append(True))
         release_dropped()
         assert released == []
         collect_dropped()

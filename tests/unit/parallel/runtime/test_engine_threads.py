@@ -27,13 +27,10 @@ def test_each_pass_has_a_thread_of_its_own(threads):
     assert names == ['mxhybrid-test-forward', 'mxhybrid-test-backward'] * 2
 
 
-def test_errors_come_back_to_the_caller(threads):
-    def fail(text):
-        raise ValueError(text)
-
-    with pytest.raises(ValueError, match='of the second'):
-        threads.backward.call(fail, 'of the second pass')
-    threads.backward.call(int)  # the thread goes on
+def test_results_and_errors_come_back_to_the_caller(threads):
+    with pytest.raises(ValueError, match='no number'):
+        threads.backward.call(int, 'no number')
+    assert threads.backward.call(max, 3, 5) == 5  # the thread goes on
 
 
 def test_arguments_are_not_kept(threads):
@@ -46,12 +43,6 @@ def test_arguments_are_not_kept(threads):
     del array
     threads.forward.call(int)
     assert reference() is None
-
-
-def test_results_come_back_to_the_caller():
-    thread = CallingThread('mxhybrid-test')
-    assert thread.call(max, 3, 5) == 5
-    thread.close()
 
 
 @pytest.mark.parametrize('closes', [1, 2])

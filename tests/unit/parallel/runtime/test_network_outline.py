@@ -6,18 +6,20 @@ from mxnet.gluon import nn
 
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.plan_json import from_json
-from mxhybrid.parallel.plans.strategies import Explicit, data_parallel
+from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.parallel.redistribution.outline import digest_of, first_difference
 from mxhybrid.parallel.runtime.network_outline import outline_of
 from mxhybrid.planner.automatic_plan import with_own_labels
+
+from ....helpers.gluon_nets import initialised
+from ....helpers.split_programs import explicit_plan, splits_of
 
 
 def network(units=8, shape=(4, 6), **settings):
     """A network whose names depend on the blocks made before, and its parameters."""
     net = nn.HybridSequential()
     net.add(nn.Dense(units, in_units=shape[1], **settings), nn.Dense(2, in_units=units))
-    net.initialize()
-    return traced(net, shape), net.collect_params()
+    return traced(initialised(net), shape), net.collect_params()
 
 
 def outline(**settings):
@@ -54,10 +56,8 @@ def test_an_outline_that_is_longer():
 
 def test_a_plan_fits_the_network_with_other_names():
     (theirs, _), (ours, _) = network(), network()
-    splits = data_parallel().resolve(theirs.graph, theirs.dimensions, 2).splits
-    plan = Explicit({theirs.graph.label(theirs.graph.operators[number]): split for number, split in splits.items()},
-                    theirs.graph.digest(), 2)
+    splits = splits_of(theirs, data_parallel(), 2)
     labels = [theirs.graph.label(one) for one in theirs.graph.operators]
-    found = from_json(with_own_labels(plan.as_json(), labels, ours.graph))
-    assert found.resolve(ours.graph, ours.dimensions, 2).splits == splits
+    found = from_json(with_own_labels(explicit_plan(theirs, splits).as_json(), labels, ours.graph))
+    assert splits_of(ours, found, 2) == splits
     assert with_own_labels(data_parallel().as_json(), labels, ours.graph) == {'plan': 'data_parallel'}

@@ -1,4 +1,6 @@
 """Segments that are computed again in the backward pass, without a network."""
+import collections
+import contextlib
 import threading
 
 import mxnet as mx
@@ -8,6 +10,10 @@ from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.runtime.engine_threads import CallingThread, SegmentThreads
 from mxhybrid.parallel.runtime.recomputed_operator import RecomputedOperator
 
+from ....helpers.custom_operators import register
+
+COPY = register('mxhybrid_test_copy', True, 1, 1)
+
 
 @pytest.fixture
 def failures():
@@ -15,18 +21,20 @@ def failures():
 
 
 @pytest.fixture
-def segment(failures):
-    """A segment that squares its input."""
-    threads = SegmentThreads(CallingThread('mxhybrid-segment'), CallingThread('mxhybrid-again'))
-    symbol = mx.sym.square(mx.sym.var('given'))
-    operator = RecomputedOperator(['given'], ['given'], symbol, symbol, [0], threads, failures.append)
-    yield operator
-    operator.drop()
-    for thread in threads:
-        thread.close()
+def segment_of(failures):
+    """A function that makes a segment of a symbol."""
+    with contextlib.ExitStack() as stack:
+        def make(symbol):
+            threads = SegmentThreads(CallingThread('mxhybrid-segment'), CallingThread('mxhybrid-again'))
+            operator = RecomputedOperator(['given'], ['given'], symbol, symbol, [0], threads, failures.append)
+            for release in (*(thread.close for thread in threads), operator.drop):
+                stack.callback(release)
+            return operator
+        yield make
 
 
-def test_gradients_are_those_of_the_segment(segment, failures):
+def test_gradients_are_those_of_the_segment(segment_of, failures):
+    segment = segment_of(mx.sym.square(mx.sym.var('given')))
     given, result, gradient = mx.nd.array([3.0]), mx.nd.zeros(1), mx.nd.zeros(1)
     segment.forward([given], ['write'], [result])
     segment.backward([mx.nd.array([2.0])], [given], ['write'], [gradient])
@@ -34,7 +42,8 @@ def test_gradients_are_those_of_the_segment(segment, failures):
     assert failures == []
 
 
-def test_a_call_after_the_threads_ends_the_job(segment, failures):
+def test_a_call_after_the_threads_ends_the_job(segment_of, failures):
+    segment = segment_of(mx.sym.square(mx.sym.var('given')))
     for thread in segment._threads:
         thread.close()
     arrays = [mx.nd.ones(1)]
@@ -45,42 +54,20 @@ def test_a_call_after_the_threads_ends_the_job(segment, failures):
     assert [type(error) for error in failures] == [InputError] * 2
 
 
-class _Copy(mx.operator.CustomOp):
-    def forward(self, is_train, req, in_data, out_data, aux):
-        self.assign(out_data[0], req[0], in_data[0])
-
-    def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
-        self.assign(in_grad[0], req[0], out_grad[0])
-
-
-#: The threads that have inferred shapes of each operator of _CopyProperties.
-_inferring_threads = {}
-
-
-@mx.operator.register('mxhybrid_test_copy')
-class _CopyProperties(mx.operator.CustomOpProp):
-    def infer_shape(self, in_shape):
-        _inferring_threads.setdefault(self, set()).add(threading.get_ident())
-        return in_shape, [in_shape[0]], []
-
-    def create_operator(self, ctx, shapes, dtypes):
-        return _Copy()
-
-
-def test_no_two_threads_infer_shapes_of_one_operator(failures):
+def test_no_two_threads_infer_shapes_of_one_operator(segment_of, failures, monkeypatch):
     """MXNet reads the shapes that a CustomOp infers from memory that the next inference of this operator frees."""
-    _inferring_threads.clear()
-    copy = mx.sym.Custom(mx.sym.var('given'), op_type='mxhybrid_test_copy')
-    threads = SegmentThreads(CallingThread('mxhybrid-segment'), CallingThread('mxhybrid-again'))
-    operator = RecomputedOperator(['given'], ['given'], copy, copy, [0], threads, failures.append)
+    threads, infer_shape = collections.defaultdict(set), COPY.infer_shape
+
+    def noted(properties, shapes):
+        threads[properties].add(threading.get_ident())
+        return infer_shape(properties, shapes)
+    monkeypatch.setattr(COPY, 'infer_shape', noted)
+    operator = segment_of(mx.sym.Custom(mx.sym.var('given'), op_type='mxhybrid_test_copy'))
     given, result, gradient = mx.nd.ones((2, 3)), mx.nd.zeros((2, 3)), mx.nd.zeros((2, 3))
     outputs = mx.sym.Group(operator.symbol('segment', [mx.sym.var('given')]))
     assert outputs.infer_shape(given=(2, 3))[1] == [(2, 3)]
     operator.forward([given], ['write'], [result])
     operator.backward([given * 2], [given], ['write'], [gradient])
     assert (result.asnumpy() == 1).all() and (gradient.asnumpy() == 2).all() and not failures
-    assert len(set.union(*_inferring_threads.values())) == 3
-    assert {len(idents) for idents in _inferring_threads.values()} == {1}
-    operator.drop()
-    for thread in threads:
-        thread.close()
+    assert len(set.union(*threads.values())) == 3
+    assert {len(idents) for idents in threads.values()} == {1}

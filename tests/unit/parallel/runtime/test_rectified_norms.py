@@ -2,34 +2,17 @@
 import json
 
 import pytest
-from mxnet import gluon
 from mxnet.gluon import nn
 
-from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.strategies import grid
-from mxhybrid.parallel.runtime.input_shards import InputShards
-from mxhybrid.parallel.runtime.network_shards import NetworkShards
-from mxhybrid.parallel.runtime.rank_program import ProgramSpec
 from mxhybrid.planner.profiling.local_program import local_program
 
+from ....helpers.gluon_nets import Net, initialised
+from ....helpers.split_programs import program_spec, splits_of
 
-class Network(gluon.HybridBlock):
-    """A convolution, a BatchNorm, and operators after it that `after` adds."""
-
-    def __init__(self, after):
-        super().__init__(prefix='net_')
-        self._after = after
-        with self.name_scope():
-            self.first, self.norm = nn.Conv2D(4, 3, padding=1, in_channels=3), nn.BatchNorm(in_channels=4)
-            self.last = nn.Conv2D(4, 3, in_channels=4)
-
-    def hybrid_forward(self, F, data):
-        normalized = self.norm(self.first(data))
-        return self._after(F, normalized, self.last)
-
-
-CASES = {
+#: Functions of a BatchNorm's output and a layer, and whether the relu is part of the BatchNorm's operator.
+RECTIFIED = {
     'relu': (lambda F, x, last: last(F.relu(x)), True),
     'activation': (lambda F, x, last: last(F.Activation(x, act_type='relu')), True),
     'output': (lambda F, x, last: F.relu(x), True),
@@ -39,12 +22,11 @@ CASES = {
     'read by a convolution': (lambda F, x, last: F.relu(last(x)), False)}
 
 
-
-
 def pooled(F, data, **settings):
     return F.Pooling(data, **{'kernel': (2, 2), 'stride': (2, 2), 'pool_type': 'max', **settings})
 
 
+#: Such functions, the size of images, and whether the pooling is part of the operator.
 POOLED = {
     'relu and pooling': (lambda F, x, last: last(pooled(F, F.relu(x))), 8, True),
     'pooling': (lambda F, x, last: last(pooled(F, x)), 8, True),
@@ -61,37 +43,35 @@ POOLED = {
 
 
 def ops_of(after, relu_plan=None, size=8):
-    """Return the names of the operators that rank 0 of two computes; a relu may have a plan of its own."""
-    net = Network(after)
-    net.initialize()
-    network = traced(net, (4, 3, size, size))
-    splits = dict(grid(domain=(2,)).resolve(network.graph, network.dimensions, 2).splits)
+    """Return the operators of rank 0 of two, which has the compiled BatchNorm; a relu may have a plan of its own."""
+    net = Net(lambda: [nn.Conv2D(4, 3, padding=1, in_channels=3), nn.BatchNorm(in_channels=4),
+                       nn.Conv2D(4, 3, in_channels=4)],
+              lambda F, data, first, norm, last: after(F, norm(first(data)), last))
+    network = traced(initialised(net), (4, 3, size, size))
+    splits = splits_of(network, grid(domain=(2,)), 2)
     if relu_plan is not None:
-        relu_splits = relu_plan.resolve(network.graph, network.dimensions, 2).splits
-        splits.update({operator.number: relu_splits[operator.number] for operator in network.graph.computing
-                       if operator.op == 'relu'})
-    shards = NetworkShards(network.graph, splits)
-    input_shards = InputShards(network.graph, network.axes, network.dimensions, 2, 0, set())
-    program = local_program(ProgramSpec(shards, input_shards.inputs, input_shards.outputs, collectives()), 0)
-    return [node['op'] for node in json.loads(program.symbol.tojson())['nodes']]
-
-
-@pytest.mark.parametrize('case', CASES)
-def test_the_only_reader_is_part_of_the_operator(case):
-    after, is_part = CASES[case]
-    ops = ops_of(after)
+        relu_splits = splits_of(network, relu_plan, 2)
+        splits = {operator.number: (relu_splits if operator.op == 'relu' else splits)[operator.number]
+                  for operator in network.graph.computing}
+    program = local_program(program_spec(network.graph, splits, 2), 0)
+    ops = [node['op'] for node in json.loads(program.symbol.tojson())['nodes']]
     assert '_NDArray' in ops and 'BatchNorm' not in ops
+    return ops
+
+
+@pytest.mark.parametrize('case', RECTIFIED)
+def test_the_only_reader_is_part_of_the_operator(case):
+    after, is_part = RECTIFIED[case]
+    ops = ops_of(after)
     assert (not {'relu', 'Activation'} & set(ops)) == is_part, ops
 
 
 def test_a_reader_with_another_split_stays_an_operator():
-    ops = ops_of(CASES['relu'][0], grid(batch=2))
-    assert '_NDArray' in ops and 'relu' in ops
+    assert 'relu' in ops_of(RECTIFIED['relu'][0], grid(batch=2))
 
 
 @pytest.mark.parametrize('case', POOLED)
 def test_a_halving_pooling_is_part_of_the_operator(case):
     after, size, is_part = POOLED[case]
     ops = ops_of(after, size=size)
-    assert '_NDArray' in ops and 'BatchNorm' not in ops
     assert ('Pooling' not in ops) == is_part, ops

@@ -1,22 +1,18 @@
-"""Redistributions: each has a number of its own, and no compiled one has an array, or the gradient of one, that is an
-input or output of its graph: MXNet frees a converted copy of such an operator's arrays too early.
-
-"""
+"""Redistributions have numbers of their own, and share no array with an input or output of their graph."""
 import json
+from types import SimpleNamespace
 
 import mxnet as mx
 import pytest
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
-from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.redistribution.redistribution_operator import RedistributionOperator
-from mxhybrid.parallel.runtime.input_shards import InputShards
-from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.runtime.parallel_block import another_program
-from mxhybrid.parallel.runtime.rank_program import Program, ProgramSpec
+from mxhybrid.parallel.runtime.rank_program import Program
 from mxhybrid.parallel.sharding.split import Split
+
+from ....helpers.split_programs import program_spec
 
 SHAPE = 4, 16, 12, 10
 CONVOLUTION = {'kernel': (3, 3), 'pad': (1, 1), 'num_filter': 16, 'no_bias': True}
@@ -65,9 +61,8 @@ def split_of(operator):
 
 def program_of(build, rank, flows):
     graph = Graph(build(mx.sym.var('data', shape=SHAPE, dtype='float32')), {'data': SHAPE}, {'data': 'float32'})
-    shards = NetworkShards(graph, {operator.number: split_of(operator) for operator in graph.computing})
-    input_shards = InputShards(graph, {'data': 0}, Dimensions(graph, {'data': 0}), 2, rank, {'data'} if flows else ())
-    spec = ProgramSpec(shards, input_shards.inputs, input_shards.outputs, collectives(), input_shards.gradient_inputs)
+    spec = program_spec(graph, {operator.number: split_of(operator) for operator in graph.computing}, 2, rank,
+                        gradient_inputs={'data'} if flows else ())
     return Program(spec, rank, lambda redistribution, differentiable: RedistributionOperator(
         redistribution, Transport(), differentiable, lambda error: None), 0)
 
@@ -97,6 +92,7 @@ class Nodes:
 @pytest.mark.parametrize('name', sorted(BUILDERS))
 @pytest.mark.parametrize('rank', range(2))
 def test_no_input_or_output_of_the_graph(name, flows, rank):
+    """MXNet frees a converted copy of an operator's array, or of its gradient, too early if it is one."""
     nodes = Nodes(program_of(BUILDERS[name], rank, flows).symbol)
     redistributions = {number for number, node in enumerate(nodes.nodes)
                  if node['op'] == 'Concat' and node['name'].startswith('redistribution')}
@@ -110,16 +106,15 @@ def test_no_input_or_output_of_the_graph(name, flows, rank):
         assert not set(nodes.with_one_gradient(head)) & outputs
 
 
-class Made:
-    """A program of some redistributions; `made` lists the numbers of each one."""
-
-    def __init__(self, redistributions):
-        self.redistributions = range(redistributions)
+def programs_of(redistributions):
+    """Return programs by whether they train, with numbers of redistributions."""
+    return {True: SimpleNamespace(redistributions=range(redistributions)),
+            False: SimpleNamespace(redistributions=range(redistributions - 1))}
 
 
 @pytest.mark.parametrize('redistributions', [1, 7, 300])
 def test_programs_share_no_number(redistributions):
-    programs, first, taken = {True: Made(redistributions), False: Made(redistributions - 1)}, 3 << 20, []
+    programs, first, taken = programs_of(redistributions), 3 << 20, []
 
     def make(training, number):
         taken.append(set(range(number, number + len(programs[training].redistributions))))
@@ -134,10 +129,10 @@ def test_programs_share_no_number(redistributions):
 def test_numbers_depend_on_the_network_and_the_call_alone():
     numbers = []
     for _ in range(2):
-        another_program(lambda training, number: numbers.append(number), {True: Made(3)}, 5, True, 2)
+        another_program(lambda training, number: numbers.append(number), programs_of(3), 5, True, 2)
     assert numbers[0] == numbers[1]
 
 
 def test_too_many_calls_are_refused():
     with pytest.raises(InputError, match='run backward before more calls'):
-        another_program(lambda training, number: None, {True: Made(300)}, 0, True, 1 << 10)
+        another_program(lambda training, number: None, programs_of(300), 0, True, 1 << 10)

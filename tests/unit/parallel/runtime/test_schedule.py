@@ -32,10 +32,8 @@ def test_a_stage_holds_as_many_micro_batches_as_promised(schedule, stages, micro
                                                      'eager-1f1b': 2 * (stages - stage) - 1}[schedule]
 
 
-def clock_of(schedule, stages, micro_batches, backward=2):
-    """Return the end of each pass if every stage makes its passes one after the other, in 1 and `backward` ticks, and
-    transfers take no time; StopIteration if stages wait for each other in a circle.
-    """
+def clock_of(schedule, stages, micro_batches):
+    """Return when each pass ends, if forward passes take one tick, and backward ones two; StopIteration in a circle."""
     orders = [iter(order) for order in all_passes(schedule, stages, micro_batches)]
     following = [next(order) for order in orders]
     ends, clocks = {}, [0] * stages
@@ -44,7 +42,7 @@ def clock_of(schedule, stages, micro_batches, backward=2):
             needed in ends for needed in needs_of(stage, some, stages)))
         some = following[ready]
         start = max([clocks[ready]] + [ends[needed] for needed in needs_of(ready, some, stages)])
-        clocks[ready] = ends[(ready, *some)] = start + (1 if some.is_forward else backward)
+        clocks[ready] = ends[(ready, *some)] = start + (1 if some.is_forward else 2)
         following[ready] = next(orders[ready], None)
     return ends
 
@@ -66,9 +64,7 @@ def test_stages_overlap(schedule, stages, micro_batches):
 
 @pytest.mark.parametrize('schedule, stages, micro_batches', CASES)
 def test_transfers_do_not_wait_in_a_circle(schedule, stages, micro_batches):
-    """Also if a sender waits for its receiver: redistributions of forward passes wait for earlier ones, those of
-    backward passes for earlier ones, and a forward pass for the memory of an earlier micro-batch.
-    """
+    """A sender waits for its receiver, a pass for earlier ones, and a forward pass for a micro-batch's memory, too."""
     done, waiting = set(), {}
     for stage, order in enumerate(all_passes(schedule, stages, micro_batches)):
         slots = most_alive(schedule, stage, stages, micro_batches)

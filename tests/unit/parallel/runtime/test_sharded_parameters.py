@@ -2,12 +2,15 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid import InputError
 from mxhybrid.kvstore.weight_shards import refuse_shards, set_shard, shard_of
 from mxhybrid.parallel.runtime import sharded_parameters
 from mxhybrid.parallel.runtime.sharded_parameters import ShardedWeight
+
+from ....helpers.gluon_nets import Net, initialised
 
 ROWS = {0: ((0, 2), (0, 6)), 1: ((2, 4), (0, 6))}
 BLOCKS = {0: ((0, 2), (0, 3)), 1: ((0, 2), (3, 6)), 2: ((2, 4), (0, 3)), 3: ((2, 4), (3, 6))}
@@ -58,52 +61,39 @@ def test_shapes_that_cannot_be_inferred_are_refused():
         part(ROWS).whole_of((4, 6))
 
 
-def test_values_pass_through_in_slabs(monkeypatch):
-    """The job has one worker, which has the whole weight."""
-    monkeypatch.setattr(sharded_parameters, 'SLAB_BYTES', 60)
-    piece_of_rank, asked = part({0: ((0, 4), (0, 6))}), []
-    values = np.arange(24, dtype=np.float32).reshape(4, 6)
-
-    def rows(first, last):
-        asked.append((first, last))
-        return values[first:last]
-    array = mx.nd.zeros((4, 6))
-    piece_of_rank.scatter(rows, array, (4, 6), np.float32)
-    assert asked == [(0, 2), (2, 4)]
-    np.testing.assert_array_equal(array.asnumpy(), values)
-    pieces = list(piece_of_rank.gather(array, (4, 6), np.float32))
-    assert [piece.shape for piece in pieces] == [(2, 6), (2, 6)]
-    np.testing.assert_array_equal(np.concatenate(pieces), values)
+#: The second of two heads, and both: the rows of the weight are (3, 2 heads, 2 features).
+HEAD, HEADS = ((0, 3), (1, 2), (0, 2), (0, 5)), ((0, 3), (0, 2), (0, 2), (0, 5))
 
 
-@pytest.mark.parametrize('slab_bytes', [20, 50, 100, 1000])
-def test_values_of_heads_pass_through_in_slabs_of_rows(slab_bytes, monkeypatch):
-    """The rows of a weight are (3, 2 heads, 2 features); this worker has the second head."""
-    monkeypatch.setattr(sharded_parameters, 'SLAB_BYTES', slab_bytes)
-    box = ((0, 3), (1, 2), (0, 2), (0, 5))
-    weight = ShardedWeight(Alone(), (12, 5), {0: box}, 0, ((3, 2, 2), (5,)))
+def test_heads_have_rows_of_the_whole_weight():
+    weight = ShardedWeight(Alone(), (12, 5), {0: HEAD}, 0, ((3, 2, 2), (5,)))
     assert weight.shape == (6, 5)
-    assert weight.whole_of((6, 5)) == ((12, 5), box)
-    assert weight.whole_of((6, 1)) == ((12, 1), box[:3] + ((0, 1),))
-    values, asked = np.arange(60, dtype=np.float32).reshape(12, 5), []
+    assert weight.whole_of((6, 5)) == ((12, 5), HEAD)
+    assert weight.whole_of((6, 1)) == ((12, 1), HEAD[:3] + ((0, 1),))
+
+
+@pytest.mark.parametrize('slab_bytes, box, counts, pieces', [
+    (60, ((0, 4), (0, 6)), (4, 6), 2), (100, HEADS, (3, 2, 2, 5), 3),
+    *((slab_bytes, HEAD, (3, 2, 2, 5), None) for slab_bytes in (20, 50, 100, 1000))])
+def test_values_pass_through_in_slabs_of_rows(slab_bytes, box, counts, pieces, monkeypatch):
+    """The job has one worker; if it has the whole weight, it also gathers it, in a number of pieces."""
+    monkeypatch.setattr(sharded_parameters, 'SLAB_BYTES', slab_bytes)
+    values, asked = np.arange(np.prod(counts), dtype=np.float32).reshape(-1, counts[-1]), []
+    weight = ShardedWeight(Alone(), values.shape, {0: box}, 0, (counts[:-1], counts[-1:]))
 
     def rows(first, last):
         asked.append((first, last))
         return values[first:last]
-    array = mx.nd.zeros((6, 5))
-    weight.scatter(rows, array, (12, 5), np.float32)
-    assert [first for first, _ in asked] + [12] == [0] + [last for _, last in asked]
-    assert all(0 < (last - first) * 20 <= max(20, slab_bytes) for first, last in asked)
-    np.testing.assert_array_equal(array.asnumpy(), values.reshape(3, 2, 2, 5)[:, 1].reshape(6, 5))
-
-
-def test_heads_of_a_whole_weight_are_its_rows(monkeypatch):
-    monkeypatch.setattr(sharded_parameters, 'SLAB_BYTES', 100)
-    weight = ShardedWeight(Alone(), (12, 5), {0: ((0, 3), (0, 2), (0, 2), (0, 5))}, 0, ((3, 2, 2), (5,)))
-    values = np.arange(60, dtype=np.float32).reshape(12, 5)
-    pieces = list(weight.gather(mx.nd.array(values), (12, 5), np.float32))
-    assert len(pieces) == 3
-    np.testing.assert_array_equal(np.concatenate(pieces), values)
+    array = mx.nd.zeros(weight.shape)
+    weight.scatter(rows, array, values.shape, np.float32)
+    assert [first for first, _ in asked] + [len(values)] == [0] + [last for _, last in asked]
+    assert all(0 < last - first <= max(1, slab_bytes // values[0].nbytes) for first, last in asked)
+    mine = values.reshape(counts)[tuple(slice(*side) for side in box)]
+    np.testing.assert_array_equal(array.asnumpy(), mine.reshape(weight.shape))
+    if pieces:
+        gathered = list(weight.gather(array, values.shape, np.float32))
+        assert [len(piece) for piece in gathered] == [last - first for first, last in asked] and len(asked) == pieces
+        np.testing.assert_array_equal(np.concatenate(gathered), values)
 
 
 def test_gluon_by_itself_refuses_parts(tmp_path):
@@ -113,12 +103,12 @@ def test_gluon_by_itself_refuses_parts(tmp_path):
     refuse_shards([param], 'save_states')
     set_shard(param, part(ROWS))
     assert shard_of(param).holds
-    params = mx.gluon.ParameterDict()
+    params, path = mx.gluon.ParameterDict(), str(tmp_path / 'file')
     params.update({'weight': param})
-    mx.nd.save(str(tmp_path / 'file'), {'weight': mx.nd.zeros((2, 6))})
+    mx.nd.save(path, {'weight': mx.nd.zeros((2, 6))})
     with pytest.raises(InputError, match='^save_parameters or export: the workers hold shards of weight: use save_pa'):
-        params.save(str(tmp_path / 'file'))
-    for call in (lambda: params.load(str(tmp_path / 'file')), lambda: param.set_data(mx.nd.zeros((3, 6)))):
+        params.save(path)
+    for call in (lambda: params.load(path), lambda: param.set_data(mx.nd.zeros((3, 6)))):
         with pytest.raises(InputError, match=r'the whole weight has shape \(4, 6\), and this worker holds \(2, 6\)'):
             call()
     with pytest.raises(InputError, match=r'^reset_ctx: weight belongs to a split network.* on cpu\(0\): leave it'):
@@ -146,11 +136,9 @@ def test_a_worker_takes_its_part_of_whole_values(tmp_path, rank):
 def test_one_process_reads_and_writes_what_gluon_does(tmp_path, layers):
     """Names in the file of a single layer are no paths."""
     def make():
-        net = mx.gluon.nn.HybridSequential() if layers > 1 else mx.gluon.nn.Dense(3, in_units=4)
-        if layers > 1:
-            net.add(mx.gluon.nn.Dense(5, in_units=4), mx.gluon.nn.BatchNorm(), mx.gluon.nn.Dense(3))
-        net.initialize(mx.init.Normal(1))
-        net(data)
+        net = nn.Dense(3, in_units=4) if layers == 1 else Net(lambda: [
+            nn.Dense(5, in_units=4), nn.BatchNorm(), nn.Dense(3)])
+        initialised(net, mx.init.Normal(1))(data)
         return net
     data = mx.nd.array(np.random.RandomState(1).rand(2, 4))
     net, other = make(), make()

@@ -14,51 +14,32 @@ from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.strategies import by_name, data_parallel
 from mxhybrid.parallel.runtime.split_network import apply_plan
 
+from ....helpers.gluon_nets import Net, backward, initialised
 
-class TwoCalls(gluon.HybridBlock):
-    """A network that calls its BatchNorm twice."""
 
-    def __init__(self, **options):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.norm = nn.BatchNorm(in_channels=4, prefix='norm_', **options)
-
-    def hybrid_forward(self, F, data):
-        return self.norm(F.relu(self.norm(data)))
+def applied(net, plan, ranks, frozen=(), **how):
+    """Return a network, split by a plan for some ranks."""
+    return apply_plan(SimpleNamespace(size=ranks, rank=0), traced(net, (4, 4, 2, 2), **how), plan, False, 'joint',
+                      frozenset(frozen))
 
 
 @pytest.mark.parametrize('use_global_stats', [False, True])
 def test_calls_of_a_norm_split_differently_are_refused(use_global_stats):
-    net = TwoCalls(use_global_stats=use_global_stats)
-    net.initialize()
-    workers = SimpleNamespace(size=2, rank=0)
-    alike = by_name({'norm_fwd': {'dimension1': 2}})
-    assert apply_plan(workers, traced(net, (4, 4, 2, 2)), alike, False, 'joint').shards is not None
-    apart = by_name({'norm_fwd#2': {'dimension1': 2}})
+    net = initialised(Net(lambda: [nn.BatchNorm(in_channels=4, prefix='norm_', use_global_stats=use_global_stats)],
+                          lambda F, data, norm: norm(F.relu(norm(data)))))
+    assert applied(net, by_name({'norm_fwd': {'dimension1': 2}}), 2).shards is not None
     with pytest.raises(InputError, match='norm_fwd.*split the channels of all its calls alike'):
-        apply_plan(workers, traced(net, (4, 4, 2, 2)), apart, False, 'joint')
+        applied(net, by_name({'norm_fwd#2': {'dimension1': 2}}), 2)
 
 
-class Transposed(gluon.HybridBlock):
-    """A network whose transposed convolution is called `calls` times, with weights that are computed if `scaled`."""
-
-    def __init__(self, calls, scaled, groups=1):
-        super().__init__(prefix='net_')
-        self._calls, self._scaled, self._groups = calls, scaled, groups
-        with self.name_scope():
-            self.weight = self.params.get('weight', shape=(4, 4 // groups, 3, 3))
-
-    def hybrid_forward(self, F, data, weight):
-        for _ in range(self._calls):
-            data = F.Deconvolution(data, weight * 2 if self._scaled else weight, kernel=(3, 3), num_filter=4,
-                                   num_group=self._groups)
+def transposed(calls, scaled, groups=1):
+    """Return a network that calls a transposed convolution some times, with weights that are computed if `scaled`."""
+    def call(F, data, weight):
+        for _ in range(calls):
+            data = F.Deconvolution(data, weight * 2 if scaled else weight, kernel=(3, 3), num_filter=4,
+                                   num_group=groups)
         return data
-
-
-def untrainable(net, plan, ranks, frozen=(), **how):
-    """Return the reason why MXNet could not train a split network."""
-    return apply_plan(SimpleNamespace(size=ranks, rank=0), traced(net, (4, 4, 2, 2), **how), plan, False, 'joint',
-                      frozenset(frozen)).untrainable
+    return Net(call=call, weight={'shape': (4, 4 // groups, 3, 3)})
 
 
 @pytest.mark.parametrize('calls, scaled, words', [
@@ -66,17 +47,16 @@ def untrainable(net, plan, ranks, frozen=(), **how):
     (1, True, '_mulscalar0 computes the weight of deconvolution0'), (1, False, '')])
 def test_impossible_sums_of_transposed_convolutions_are_refused(calls, scaled, words):
     """MXNet alone ends with "could not execute a primitive" or a segmentation fault in the backward pass."""
-    net = Transposed(calls, scaled)
-    net.initialize()
-    assert untrainable(net, data_parallel(), 2).partition(' (Deconvolution of float32), but MXNet')[0] == words
-    assert untrainable(net, data_parallel(), 2, ['net_weight']) == ''
+    net = initialised(transposed(calls, scaled))
+    reason = applied(net, data_parallel(), 2).untrainable
+    assert reason.partition(' (Deconvolution of float32), but MXNet')[0] == words
+    assert applied(net, data_parallel(), 2, ['net_weight']).untrainable == ''
     net.cast('float64')
-    assert untrainable(net, data_parallel(), 2, dtype='float64') == ''
+    assert applied(net, data_parallel(), 2, dtype='float64').untrainable == ''
 
 
 def test_a_network_that_mxnet_cannot_train_predicts():
-    net = Transposed(2, False)
-    net.initialize()
+    net = initialised(transposed(2, False))
     split, data = mxhybrid.parallelize(net, data_parallel(), (4, 4, 2, 2)), mx.nd.ones((4, 4, 2, 2))
     np.testing.assert_allclose(split(data).asnumpy(), net(data).asnumpy(), rtol=1e-5)
     with autograd.record(), pytest.raises(InputError, match='network: 2 operators read net_weight, .*predictions'):
@@ -85,52 +65,39 @@ def test_a_network_that_mxnet_cannot_train_predicts():
 
 @pytest.mark.parametrize('calls, scaled', [(2, False), (1, True)])
 def test_transposed_convolutions_with_filters_for_each_channel_are_trained(calls, scaled):
-    net = Transposed(calls, scaled, groups=4)
-    net.initialize(mx.init.Uniform(1))
-    weight, data = net.weight, mx.nd.array(np.random.RandomState(0).rand(4, 4, 2, 2))
+    net = initialised(transposed(calls, scaled, groups=4), mx.init.Uniform(1))
+    data = mx.nd.array(np.random.RandomState(0).rand(4, 4, 2, 2))
+    exact = initialised(transposed(calls, scaled, groups=4), dtype='float64')
+    exact.weight.set_data(net.weight.data().astype('float64'))
     split = mxhybrid.parallelize(net, data_parallel(), (4, 4, 2, 2))
-    with autograd.record():
-        (split(data) ** 2).sum().backward()
-    gradient = weight.grad().asnumpy()
-    exact, values = Transposed(calls, scaled, groups=4), mx.nd.Cast(weight.data(), 'float64')
-    exact.cast('float64')
-    exact.initialize()
-    exact.weight.set_data(values)
-    with autograd.record():
-        (exact(data.astype('float64')) ** 2).sum().backward()
+    backward(lambda: (split(data) ** 2).sum())
+    backward(lambda: (exact(data.astype('float64')) ** 2).sum())
     expected = exact.weight.grad().asnumpy()
-    np.testing.assert_allclose(gradient, expected, atol=1e-5 * np.abs(expected).max())  # terms of a sum may cancel
+    # Terms of a sum may cancel.
+    np.testing.assert_allclose(net.weight.grad().asnumpy(), expected, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize('channels, words', [(2, ''), (4, '2 operators read net_weight, among them deconvolution0')])
 def test_a_shard_of_one_channel_has_no_groups(channels, words):
-    net = Transposed(2, False, groups=4)
-    net.initialize()
-    plan = by_name({'deconvolution*': {'channels': channels}})
-    assert untrainable(net, plan, 4).partition(' (Deconvolution')[0] == words
+    split = applied(initialised(transposed(2, False, groups=4)), by_name({'deconvolution*': {'channels': channels}}), 4)
+    assert split.untrainable.partition(' (Deconvolution')[0] == words
 
 
 def test_a_transposed_convolutions_gradient_is_not_added():
     """A network with running averages reads an element of a weight that learns, if there is one that allows it."""
-    def train(split):
-        net = nn.HybridSequential(prefix='net_')
-        with net.name_scope():
-            net.add(nn.Conv2DTranspose(3, 3, in_channels=3, use_bias=False),
-                    nn.BatchNorm(in_channels=3, scale=False, center=False), nn.Activation('tanh'))
-        net.initialize(mx.init.Constant(mx.nd.array(random.rand(3, 3, 3, 3))))
-        trained = mxhybrid.parallelize(net, mxhybrid.parallel.data_parallel(), data.shape) if split else net
-        trainer = gluon.Trainer(trained.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=None)
-        for _ in range(2):
-            with autograd.record():
-                loss = (trained(data) * targets).sum()
-            loss.backward()
-            trainer.step(1)
-        return {name: param.data().asnumpy() for name, param in trained.collect_params().items()}
     random = np.random.RandomState(1)
-    data, targets = mx.nd.array(random.rand(2, 3, 4, 4)), mx.nd.array(random.rand(2, 3, 6, 6))
-    random.seed(2)
+    data, targets, weight = (mx.nd.array(random.rand(*shape)) for shape in ((2, 3, 4, 4), (2, 3, 6, 6), (3, 3, 3, 3)))
+
+    def train(is_split):
+        net = initialised(Net(lambda: [nn.Conv2DTranspose(3, 3, in_channels=3, use_bias=False), nn.BatchNorm(
+            in_channels=3, scale=False, center=False), nn.Activation('tanh')]), mx.init.Constant(weight))
+        net = mxhybrid.parallelize(net, data_parallel(), data.shape) if is_split else net
+        trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=None)
+        for _ in range(2):
+            backward(lambda: (net(data) * targets).sum())
+            trainer.step(1)
+        return {name: param.data().asnumpy() for name, param in net.collect_params().items()}
     expected = train(False)
-    random.seed(2)
     for name, values in train(True).items():
         np.testing.assert_allclose(values, expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
 

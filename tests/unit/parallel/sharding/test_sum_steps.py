@@ -48,21 +48,16 @@ class Steps:
             held, boxes, dtype, one_gradient=one_gradient and number == len(steps) - 1)) for rank in range(ranks)]
                       for number, (held, boxes) in enumerate(steps)]
 
-    def forward(self, arrays):
-        for redistributions in self.steps:
-            arrays = transferred([one.forward for one in redistributions], arrays,
-                                 [one.shapes[1] for one in redistributions])
+    def transfer(self, direction, arrays):
+        """Return the targets of all steps, 'forward' or 'backward'."""
+        for redistributions in self.steps if direction == 'forward' else reversed(self.steps):
+            arrays = transferred([getattr(one, direction) for one in redistributions], arrays,
+                                 [one.shapes[direction == 'forward'] for one in redistributions])
         return arrays
 
-    def backward(self, arrays):
-        for redistributions in reversed(self.steps):
-            arrays = transferred([one.backward for one in redistributions], arrays,
-                                 [one.shapes[0] for one in redistributions])
-        return arrays
-
-    def most_sent(self, name):
-        """Return the bytes that the busiest rank sends in a direction."""
-        return sum(np.array([getattr(one, name).bytes_sent(one.dtype.itemsize) for one in redistributions])
+    def most_sent(self, direction):
+        """Return the bytes that the busiest rank sends."""
+        return sum(np.array([getattr(one, direction).bytes_sent(one.dtype.itemsize) for one in redistributions])
                    for redistributions in self.steps).max()
 
 
@@ -80,15 +75,14 @@ def test_bytes_and_bits_of_an_allreduce(ranks, shape, dtype):
     assert len(steps.steps) == (1 if ranks == 2 else 2)
     size, itemsize = size_of(full(shape)), np.dtype(dtype).itemsize
     most = 2 * (ranks - 1) / ranks * size * itemsize
-    for name in ('forward', 'backward'):
-        assert most * 0.99 <= steps.most_sent(name) <= most * (1 + 2 * sum_steps._UNEVENNESS)
     random = np.random.RandomState(ranks)
     sources = partial_sums(random, Layout(shape, whole, True), ranks, dtype)
     expected = np.zeros(shape, dtype)
     for source in sources:
         expected += source
-    for direction in (steps.forward, steps.backward):
-        assert [result.tobytes() for result in direction(sources)] == [expected.tobytes()] * ranks
+    for direction in ('forward', 'backward'):
+        assert most * 0.99 <= steps.most_sent(direction) <= most * (1 + 2 * sum_steps._UNEVENNESS)
+        assert [result.tobytes() for result in steps.transfer(direction, sources)] == [expected.tobytes()] * ranks
 
 
 def test_small_and_single_rank_sums_take_one_step():
@@ -112,7 +106,7 @@ def test_one_ranks_gradient_goes_to_all_partial_sums(one_gradient):
     steps = Steps(ranks, Layout(shape, whole, True), whole, 'float64', one_gradient)
     gradients = partial_sums(np.random.RandomState(0), Layout(shape, whole), ranks, 'float64')
     expected = gradients[0] if one_gradient else sum(gradients[1:], gradients[0])
-    for result in steps.backward(gradients):
+    for result in steps.transfer('backward', gradients):
         np.testing.assert_array_equal(result, expected)
     assert steps.most_sent('backward') < 1.7 * gradients[0].nbytes
 
@@ -146,9 +140,8 @@ def test_two_steps_have_bits_and_bytes_of_one(drawn):
     random = np.random.RandomState(0)
     sources = partial_sums(random, layout, ranks, 'float32')
     gradients = partial_sums(random, Layout(layout.shape, needed), ranks, 'float32')
-    for direction, arrays, reference in ((two.forward, sources, direct.forward(sources)),
-                                         (two.backward, gradients, direct.backward(gradients))):
-        for result, expected in zip(direction(arrays), reference):
+    for direction, arrays in (('forward', sources), ('backward', gradients)):
+        for result, expected in zip(two.transfer(direction, arrays), direct.transfer(direction, arrays)):
             assert (result is None) == (expected is None)
             if expected is not None:
                 np.testing.assert_array_equal(result, expected)

@@ -1,42 +1,83 @@
-"""Operators with a fault in MXNet 1.9.1, which split networks compute by others."""
+"""Compiled programs of one rank have the right gradients where MXNet 1.9.1 has a fault, and in later steps."""
 import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd
 
-from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
-from mxhybrid.parallel.ops.registry import collectives, rule_of
-from mxhybrid.parallel.runtime.input_shards import InputShards
-from mxhybrid.parallel.runtime.network_shards import NetworkShards
-from mxhybrid.parallel.runtime.rank_program import COMPILED, Program, ProgramSpec
-from mxhybrid.parallel.sharding.split import OutputShard, whole_on
+from mxhybrid.parallel.ops.registry import rule_of
+from mxhybrid.parallel.runtime.rank_program import COMPILED, Program
+from mxhybrid.parallel.sharding.split import OutputShard
+
+from ....helpers.split_programs import program_spec, whole_splits
 
 
-def trained(symbol, dtype='float64', **arrays):
-    """Train a network of one rank, whose first input is data and others are weights, without changing weights; return
-    its output, and the gradients of the inputs for an output's gradient of 2.
+def with_gradients(arrays, dtype='float64'):
+    """Return arrays of MXNet that get gradients."""
+    made = {name: mx.nd.array(array, dtype=dtype) for name, array in arrays.items()}
+    for array in made.values():
+        array.attach_grad()
+    return made
+
+
+def compiled(symbol, dtype='float64', **arrays):
+    """Return a function that runs a network of one rank for gradients of outputs, and returns outputs and gradients.
+
+    The first input is data, and others are weights.
     """
     data, *weights = arrays
     graph = Graph(symbol, {data: arrays[data].shape}, dict.fromkeys(arrays, dtype))
-    shards = NetworkShards(graph, {one.number: whole_on(len(graph.shape(one)), [0]) for one in graph.computing})
-    input_shards = InputShards(graph, {data: 0}, Dimensions(graph, {data: 0}), 1, 0, {data})
-    spec = ProgramSpec(shards, input_shards.inputs, input_shards.outputs, collectives(), input_shards.gradient_inputs)
-    program = Program(spec, 0, None, 0)
+    program = Program(program_spec(graph, whole_splits(graph, [0]), 1, gradient_inputs={data}), 0, None, 0)
     names = program.symbol.list_inputs()
-    compiled = mx.nd.CachedOp(program.symbol, COMPILED + [('data_indices', [names.index(data)]), (
+    operator = mx.nd.CachedOp(program.symbol, COMPILED + [('data_indices', [names.index(data)]), (
         'param_indices', [names.index(name) for name in weights])])
-    input_arrays = {name: mx.nd.array(array, dtype=dtype) for name, array in arrays.items()}
-    for array in input_arrays.values():
-        array.attach_grad()
-    for _ in range(2):
-        for array in input_arrays.values():
+    inputs = with_gradients(arrays, dtype)
+
+    def step(*factors):
+        for array in inputs.values():
             array.grad[:] = np.nan
         with autograd.record():
-            outputs = compiled(*[input_arrays[name] for name in names])
-        output = (outputs if isinstance(outputs, list) else [outputs])[0]
-        output.backward(mx.nd.ones_like(output) * 2)
-    return output.asnumpy(), {name: array.grad.asnumpy() for name, array in input_arrays.items()}
+            outputs = operator(*[inputs[name] for name in names])
+        outputs = (outputs if isinstance(outputs, list) else [outputs])[:program.outputs]
+        autograd.backward(outputs, scaled(outputs, factors))
+        return [output.asnumpy() for output in outputs], {name: array.grad.asnumpy() for name, array in inputs.items()}
+    return step
+
+
+def scaled(outputs, factors):
+    """Return gradients of outputs."""
+    return [mx.nd.ones_like(output) * factor for output, factor in zip(outputs, factors)]
+
+
+def trained(symbol, dtype='float64', **arrays):
+    """Return the output and the gradients of the second step, for an output's gradient of 2."""
+    step = compiled(symbol, dtype, **arrays)
+    step(2)
+    (output,), gradients = step(2)
+    return output, gradients
+
+
+BUILDERS = {
+    'sum': lambda F, x, w: x + w, 'sum of sums': lambda F, x, w: (x + w) + x, 'difference': lambda F, x, w: x - w,
+    'add_n': lambda F, x, w: F.add_n(x, w), 'broadcast_add': lambda F, x, w: F.broadcast_add(x, w),
+    'weight twice': lambda F, x, w: w + w * 2.0, 'identity': lambda F, x, w: F.identity(x) + F.identity(w),
+    'shape': lambda F, x, w: F.reshape(x + w, shape=(3, 4)),
+    'shape of a loss': lambda F, x, w: F.reshape_like(x * w, F.MAERegressionOutput(x, F.BlockGrad(w), grad_scale=0.5))}
+
+
+@pytest.mark.parametrize('name', sorted(BUILDERS))
+def test_an_output_that_passes_a_weight_on(name):
+    build, values = BUILDERS[name], dict(zip(('data', 'w'), np.random.RandomState(0).uniform(-1, 1, (2, 4, 3))))
+    x, w = (mx.sym.var(each, shape=(4, 3), dtype='float64') for each in values)
+    step = compiled(mx.sym.Group([build(mx.sym, x, w), mx.sym.sin(x)]), **values)
+    for factors in ((1, 2), (11, 12), (21, 22)):
+        arrays = with_gradients(values)
+        with autograd.record():
+            outputs = [build(mx.nd, arrays['data'], arrays['w']), mx.nd.sin(arrays['data'])]
+            outputs = [output.reshape(output.shape) for output in outputs]
+        autograd.backward(outputs, scaled(outputs, factors))
+        for each, gradient in step(*factors)[1].items():
+            np.testing.assert_allclose(gradient, arrays[each].grad.asnumpy(), rtol=1e-12, err_msg=each)
 
 
 def last(array, axis):
@@ -65,8 +106,8 @@ def test_a_shard_of_the_last_time(axis):
     shard = rule_of(operator).shard(graph, operator, OutputShard(((1, 2), (2, 5))))
     assert shard.inputs == [((0, 4), (1, 2), (2, 5)) if axis == 0 else ((1, 2), (0, 3), (2, 5))]
     array = np.random.RandomState(0).uniform(-1, 1, [high - low for low, high in shard.inputs[0]])
-    input_arrays = mx.nd.array(array, dtype='float64')
-    built = shard.build([mx.sym.var('x', dtype='float64')], 'last', {}).eval(ctx=mx.cpu(), x=input_arrays)[0]
+    built = shard.build([mx.sym.var('x', dtype='float64')], 'last', {}).eval(
+        ctx=mx.cpu(), x=mx.nd.array(array, dtype='float64'))[0]
     np.testing.assert_array_equal(built.asnumpy(), last(array, axis)[0])
 
 
@@ -76,24 +117,21 @@ def test_labels_that_do_not_fit_into_the_times(lengths, blank):
     """MXNet leaves the gradients of such samples as the memory was."""
     data, padding = np.random.RandomState(0).uniform(-1, 1, (4, 5, 6)), 0 if blank == 'first' else -1
     labels = np.array([[1, 2, 3, 4], [1, 1, 2, padding], [1, 1, 2, 2], [3, padding, 3, 3], [2, 2, 2, padding]], 'f4')
-    label_lengths = [4, 3, 4, 1, 3]
-    data_lengths = [4, 4, 4, 4, 4] if 'data' not in lengths else [3, 3, 4, 2, 4]
     fits = [True, True, False, True, False] if 'data' not in lengths else [False, False, False, True, False]
-    input_arrays = {'data': data_lengths, 'label': label_lengths}
-    words = {key: np.array(input_arrays[key], 'f4') for key in lengths.split()}
+    counts = {'data': np.array([3, 3, 4, 2, 4], 'f4'), 'label': np.array([4, 3, 4, 1, 3], 'f4')}
+    constants = {}
 
     def loss(F, x, constant, samples):
         return F.CTCLoss(x, constant(labels[samples]), blank_label=blank, **{
-            '%s_lengths' % key: constant(value[samples]) for key, value in words.items()}, **{
-            'use_%s_lengths' % key: True for key in words})
-    everything = slice(None)
-    constants = {}
+            '%s_lengths' % key: constant(counts[key][samples]) for key in lengths.split()}, **{
+            'use_%s_lengths' % key: True for key in lengths.split()})
 
     def constant(values):
         name = 'constant%d' % len(constants)
         constants[name] = values
         return mx.sym.var(name, shape=values.shape, dtype='float32')
-    symbol = loss(mx.sym, mx.sym.identity(mx.sym.var('x', shape=data.shape, dtype='float32')), constant, everything)
+    symbol = loss(mx.sym, mx.sym.identity(mx.sym.var('x', shape=data.shape, dtype='float32')), constant,
+                  slice(None))
     output, gradients = trained(symbol, 'float32', x=data, **constants)
     for sample, is_fitting in enumerate(fits):
         expected = mx.nd.array(data[:, sample:sample + 1], dtype='float32')
@@ -135,9 +173,7 @@ def test_terms_of_a_sum_besides_hard_sigmoid(terms, of_weights):
 
     values = dict(zip(('data', 'weight'), np.random.RandomState(0).uniform(-4, 4, (2, 3, 4))))
     output, gradients = trained(build(mx.sym, *[mx.sym.var(name, shape=(3, 4)) for name in values]), **values)
-    arrays = {name: mx.nd.array(array, dtype='float64') for name, array in values.items()}
-    for array in arrays.values():
-        array.attach_grad()
+    arrays = with_gradients(values)
     with autograd.record():
         expected = build(mx.nd, **arrays)
     expected.backward(mx.nd.ones_like(expected) * 2)
