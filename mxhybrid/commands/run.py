@@ -23,6 +23,7 @@ from typing import IO, Callable, List, Optional
 from ..base.errors import SettingError
 from ..elastic import horovodrun
 from ..elastic.hosts import Host, parse_hosts
+from ..elastic.keepers import is_this_host
 from ..elastic.launcher import ElasticLauncher, Options
 from .checks.processes import interpreter
 from .main import run_alone
@@ -98,7 +99,8 @@ def _horovodrun(settings: Options, job: List[str]) -> Command:
     def command(hosts: List[Host]) -> List[str]:
         words = interpreter() + [horovodrun.__file__, '-np', str(sum(host.slots for host in hosts)), '-H',
                                  ','.join('%s:%d' % host for host in hosts), '--gloo']
-        if settings.interface:
+        # On this host alone, horovodrun takes no interface but that of 127.0.0.1.
+        if settings.interface and not all(is_this_host(host.name) for host in hosts):
             words += ['--network-interface', settings.interface]
         return words + list(settings.ssh) + job
     return command
