@@ -1,7 +1,6 @@
 """Contenders that do the same work, one after the other: the parts of the benchmark that all workloads share."""
 import argparse
-import contextlib
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from .contender_job import ContenderJob
 
@@ -53,9 +52,6 @@ class Comparison:
         """
         raise NotImplementedError
 
-    @contextlib.contextmanager
-    def _job(self, testbed: Any, hosts: int, check: Callable[[], None]) -> Iterator[ContenderJob]:
+    def _job(self, testbed: Any, hosts: int, check: Callable[[], None]) -> ContenderJob:
         args = self._args
-        with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check) as job:
-            yield job
-            job.wait_for_helpers()
+        return ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check)

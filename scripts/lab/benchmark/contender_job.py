@@ -126,11 +126,8 @@ class ContenderJob(Job):
         self._wait_until((self.directory / name).exists, 'the workers to be warm')
 
     def wait(self) -> None:
-        """Wait until all workers have ended with 0; JobFailed if one did not, or if time is up."""
+        """Wait until all workers and then all servers have ended with 0; JobFailed if one did not, or if time is up."""
         self._wait_until(lambda: all(worker.poll() == 0 for worker in self._workers), 'the workers to end')
-
-    def wait_for_helpers(self) -> None:
-        """Wait until servers have ended, too."""
         servers = [helper for helper in self._helpers if not helper.label.startswith('rendezvous')]
         self._wait_until(lambda: all(server.poll() == 0 for server in servers), 'the servers to end',
                          time.monotonic() + _FAREWELL_S)

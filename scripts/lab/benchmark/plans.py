@@ -93,7 +93,6 @@ class Plans:
                             'workload': NAME, 'case': name, 'plan': case.plans[known_plan],
                             'warmup': max(args.warmup, steps // 5), 'steps': steps, 'windows': windows,
                             'interface': None})
-                        job.wait_for_helpers()
                     measured[plan] = report.one_round(readings, steps)['step_s']
                     self._say('%s, %d x %d, round %d of %d, %s: %.4f s/step, predicted %.4f' % (
                         name, hosts, args.workers, number + 1, args.rounds, plan, measured[plan],
