@@ -1,4 +1,7 @@
 """Random networks, split at random over 2 and 4 ranks: outputs and gradients equal those of the whole network."""
+import os
+import signal
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -34,8 +37,8 @@ def network_of(symbol, seed=0, low=-1, axes=None, **shapes):
 def compare(ranks, network, draw, tolerance=1e-10):
     """Split all operators as is drawn, and compare with the whole."""
     graph, _ = network.graph()
-    found = ranks.run(*network[:3], drawn_splits(draw, graph, ranks.count), axes=network.axes)
-    assert_equal_to_whole(found, run_whole(*network[:3]), tolerance)
+    outcome = ranks.run(*network[:3], drawn_splits(draw, graph, ranks.count), axes=network.axes)
+    assert_equal_to_whole(outcome, run_whole(*network[:3]), tolerance)
 
 
 @pytest.mark.parametrize('count', [2, 4])
@@ -51,7 +54,8 @@ def test_ranks_that_take_too_long_are_started_anew(four, monkeypatch):
     symbol = mx.sym.FullyConnected(mx.sym.var('data', dtype='float64'), num_hidden=3, name='dense')
     network, other = network_of(symbol, data=(4, 2)), network_of(symbol, 1, data=(5, 2))
     splits = {one.number: Split([4, 1], [0, 1, 2, 3]) for one in network.graph()[0].computing}
-    monkeypatch.setattr(split_networks, 'ANSWER_S', 0.0)
+    os.kill(four._processes[0].pid, signal.SIGSTOP)
+    monkeypatch.setattr(split_networks, 'ANSWER_S', 0.1)
     with pytest.raises(AssertionError, match='rank 0'):
         four.run(*network[:3], splits)
     monkeypatch.undo()
