@@ -1,8 +1,10 @@
 """Training in bodies of jobs: a net with tables, passes and steps, and the weights after them."""
 import mxnet as mx
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding
+
+from . import gluon_nets
 
 
 class TwoTables(gluon.Block):
@@ -26,10 +28,7 @@ def sum_of_squares(output):
 
 def backward(net, *inputs, loss_of=mx.nd.sum):
     """Compute the gradients of a loss, which is ``loss_of(net(*inputs))``; return the loss."""
-    with autograd.record():
-        loss = loss_of(net(*inputs))
-    loss.backward()
-    return loss
+    return gluon_nets.backward(lambda: loss_of(net(*inputs)))
 
 
 def make_step(trainer, batch_size, net, *inputs, loss_of=mx.nd.sum):

@@ -109,8 +109,8 @@ def test_a_transformer_has_the_same_bits(ranks_of, count, plan, dtype):
                          ids=['samples', 'height and width', 'channels'])
 def test_a_network_with_joint_statistics(ranks_of, count, plan):
     network, data, weights = ready(images(), (4, 3, 6, 6))
-    _, found = run_twice(ranks_of(count), network, data, weights, plan, 'part*')
-    assert_equal_to_whole(found, run_whole(network.symbol, data, weights), 1e-10)
+    _, outcome = run_twice(ranks_of(count), network, data, weights, plan, 'part*')
+    assert_equal_to_whole(outcome, run_whole(network.symbol, data, weights), 1e-10)
 
 
 @pytest.mark.parametrize('training', [True, False])

@@ -25,8 +25,8 @@ def compare(ranks_of, case, plans):
         for plan in choices:
             graph, dimensions = case.graph()
             splits = plan.resolve(graph, dimensions, count).splits
-            found = ranks_of(count).run(case.symbol, case.data, case.weights, splits, axes=case.axes)
-            assert_equal_to_whole(found, whole, tolerance, True, plan.name)
+            outcome = ranks_of(count).run(case.symbol, case.data, case.weights, splits, axes=case.axes)
+            assert_equal_to_whole(outcome, whole, tolerance, True, plan.name)
 
 
 @pytest.mark.parametrize('name', NAMES)

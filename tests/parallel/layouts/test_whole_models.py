@@ -62,13 +62,13 @@ def split(alone, directory):
 @pytest.fixture(scope='module')
 def resumed(split, directory, tmp_path_factory):
     """Jobs that go on from checkpoints, by the number of their workers; further bodies on two workers."""
-    two = {'sgd': resuming(directory, ['sgd'], 'on2', 'grid:layers', 'alone:trick', 'layers:grid'),
-           'pieces': body(BODIES / 'uneven_pieces.py', tmp_path_factory.mktemp('pieces')),
-           'dropped': body(BODIES / 'dropped.py'), 'failed calls': body(BODIES / 'failed_calls.py'),
-           'faults': body(BODY, 'faults', tmp_path_factory.mktemp('faults'))}  # in the end worker 0 calls alone
-    one = {'sgd': resuming(directory, ['sgd'], 'on1', 'domain:', 'trick:', 'layers:'),
-           'others': resuming(directory, CASES[1:], 'all-on1', 'layers:')}
-    return {2: run(two, 'horovodrun', 2, ends_badly=['worker 1 ended its script after']), 1: run(one, 'none', 1)}
+    on_two = {'sgd': resuming(directory, ['sgd'], 'on2', 'grid:layers', 'alone:trick', 'layers:grid'),
+              'pieces': body(BODIES / 'uneven_pieces.py', tmp_path_factory.mktemp('pieces')),
+              'dropped': body(BODIES / 'dropped.py'), 'failed calls': body(BODIES / 'failed_calls.py'),
+              'faults': body(BODY, 'faults', tmp_path_factory.mktemp('faults'))}  # in the end worker 0 calls alone
+    on_one = {'sgd': resuming(directory, ['sgd'], 'on1', 'domain:', 'trick:', 'layers:'),
+              'others': resuming(directory, CASES[1:], 'all-on1', 'layers:')}
+    return {2: run(on_two, 'horovodrun', 2, ends_badly=['worker 1 ended its script after']), 1: run(on_one, 'none', 1)}
 
 
 def near(directory, case, expected_name, actual_name):

@@ -184,11 +184,11 @@ def test_tables_of_a_plan_are_told_and_kept(folder, plan):
 
 def test_operators_without_a_rule_are_told(plan):
     for words in ('--export plan.json', '--import plan.json'):
-        found = plan('--evaluate-only ' + words, model='of_diagonals', inputs='data=8,6,6')
+        output = plan('--evaluate-only ' + words, model='of_diagonals', inputs='data=8,6,6')
         for line in (r'diag0: [0-9.e-]+ ms a step whole on every worker, 4 times the work of a shard each, from inputs '
                      r'of 1\.2 kB: there is no rule for diag', r'tanh0: [0-9.e-]+ ms a step whole on every worker',
                      r'output 0 \(hybridlambda0_tanh0\): whole on'):
-            assert re.search(line, found), found
+            assert re.search(line, output), output
 
 
 def test_is_repeatable_by_a_seed(folder, plan):

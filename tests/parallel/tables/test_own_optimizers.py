@@ -29,9 +29,9 @@ def sums(workers):
 def test_equals_one_process(expected, tmp_path, launcher, workers, cases, args):
     result = run_job(BODY, launcher, workers=workers, servers=2, args=['--directory', tmp_path, *args], env=PATH,
                      timeout=200).ok()
-    wanted = dict(expected, tested=sums(workers))
-    assert len(wanted) == 12
-    comparing.assert_cases({case: wanted[case] for case in cases or wanted}, result, workers)
+    all_expected = dict(expected, tested=sums(workers))
+    assert len(all_expected) == 12
+    comparing.assert_cases({case: all_expected[case] for case in cases or all_expected}, result, workers)
 
 
 @pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])

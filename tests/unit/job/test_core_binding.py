@@ -20,7 +20,7 @@ pytestmark = pytest.mark.both_pythons
     ('aa', [[0, 1], [2, 3]], None, [None, None]),              # the launcher has bound them
     ('aab', [[2], [3], [2]], None, [None, None, None]),
     ('aaaa', [[4, 5]] * 4, None, [[4], [4], [5], [5]]),        # two share a core
-    # By default, only workers are bound whose threads fill their machine.
+    # By default, workers are bound only if their threads fill their machine.
     ('aa', [[0, 1]] * 2, [1, 1], [[0], [1]]),
     ('aa', [[0, 1, 2, 3]] * 2, [2, 2], [[0, 1], [2, 3]]),
     ('aa', [[0, 1, 2, 3]] * 2, [1, 1], [None, None]),          # cores are free

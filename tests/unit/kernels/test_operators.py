@@ -207,8 +207,8 @@ def test_data_and_gradients_in_layouts_of_onednn():
     ((output,), gradients), ((expected,), exact) = (
         results(network(normalize), arrays, head.astype('float32')) for normalize in (joint_norm, batch_norm))
     for name, array in {'output': expected, **exact}.items():
-        found = output if name == 'output' else gradients[name]
-        np.testing.assert_allclose(found, array, rtol=1e-4, atol=1e-5 * np.abs(array).max())
+        actual = output if name == 'output' else gradients[name]
+        np.testing.assert_allclose(actual, array, rtol=1e-4, atol=1e-5 * np.abs(array).max())
 
 
 def test_averages_are_updated_by_the_backward_pass_alone():
@@ -233,10 +233,10 @@ def test_averages_are_updated_by_the_backward_pass_alone():
     expected = {count: average.asnumpy() for count, average in averages.items()}
     for _ in range(3):
         with autograd.record():
-            found = call(*[arrays[name] for name in symbol.list_inputs()])
+            output = call(*[arrays[name] for name in symbol.list_inputs()])
         for count, average in averages.items():
             np.testing.assert_allclose(average.asnumpy(), expected[count], rtol=1e-6)
-        found.backward(mx.nd.zeros(1))
+        output.backward(mx.nd.zeros(1))
         for input_names, (count, (kept, *others)) in zip(names, factors.items()):
             expected[count] = kept * expected[count] + sum(
                 factor * arrays[name].asnumpy() for factor, name in zip(others, input_names[2:]))

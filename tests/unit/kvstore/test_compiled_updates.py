@@ -12,7 +12,7 @@ from mxhybrid.kvstore.compiled_updates import CompiledUpdates, StandIn
 from mxhybrid.lane import gradient_bucket
 from mxhybrid.native.optimizer_state import state_arrays
 
-from ...helpers.steps import step
+from ...helpers.gluon_nets import step
 
 SHAPES = [(3,), (7, 5), (1,), (40, 50), (2, 3, 4), (130, 70), (5000,)]
 ALL = range(7)

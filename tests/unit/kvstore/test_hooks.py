@@ -16,7 +16,7 @@ import mxhybrid
 from mxhybrid.kvstore import hooks
 from mxhybrid.kvstore.trainer_step import hooks_of
 
-from ...helpers.steps import step
+from ...helpers.gluon_nets import step
 
 pytestmark = pytest.mark.both_pythons
 

@@ -19,7 +19,7 @@ from mxhybrid.routes.on_demand_rows import unsupported_reason
 from mxhybrid.routes.route import ParameterSpec
 from mxhybrid.servers.partition_state import Partition
 
-from ...helpers.steps import backward, step
+from ...helpers.gluon_nets import backward, step
 
 ROWS = 12
 

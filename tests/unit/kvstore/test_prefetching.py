@@ -10,7 +10,7 @@ import mxhybrid
 from mxhybrid.kvstore import embedding_inputs
 from mxhybrid.kvstore.embedding_inputs import LESSON_BATCHES, EmbeddingInputs
 
-from ...helpers.steps import step
+from ...helpers.gluon_nets import step
 
 
 def test_only_row_sparse_rows_can_be_asked_for():

@@ -7,7 +7,7 @@ from mxnet import autograd, gluon
 import mxhybrid
 from mxhybrid.kvstore.trainer_step import hooks_of
 
-from ...helpers.steps import backward, step
+from ...helpers.gluon_nets import backward, step
 
 pytestmark = pytest.mark.both_pythons
 

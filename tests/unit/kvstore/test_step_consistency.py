@@ -8,7 +8,7 @@ from mxnet import gluon
 
 from mxhybrid.kvstore.trainer_step import hooks_of
 
-from ...helpers.steps import step
+from ...helpers.gluon_nets import step
 
 pytestmark = pytest.mark.both_pythons
 

@@ -23,9 +23,9 @@ def norm(channels=6, **settings):
 
 def frozen(channels=6):
     def make():
-        made = nn.BatchNorm(in_channels=channels)
-        made.collect_params('.*(gamma|beta)').setattr('grad_req', 'null')
-        return made
+        norm_layer = nn.BatchNorm(in_channels=channels)
+        norm_layer.collect_params('.*(gamma|beta)').setattr('grad_req', 'null')
+        return norm_layer
     return make
 
 
@@ -68,8 +68,8 @@ def shared(order):
     """Return a function that makes a network of a BatchNorm on images of three sizes, which are read in an order."""
     def call(F, *inputs):
         *images, convolution, norm_layer, dense = inputs
-        made = [F.mean(F.tanh(norm_layer(convolution(data))), axis=(2, 3)) for data in images]
-        return dense(F.concat(*[made[at] for at in order], dim=1))
+        means = [F.mean(F.tanh(norm_layer(convolution(data))), axis=(2, 3)) for data in images]
+        return dense(F.concat(*[means[at] for at in order], dim=1))
     return lambda: Net(lambda: [nn.Conv2D(4, 1, in_channels=3), norm(4)(), nn.Dense(4, in_units=12)], call)
 
 

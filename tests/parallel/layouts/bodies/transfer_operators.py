@@ -96,9 +96,9 @@ def main():
         adds, steps = name.startswith('Added'), []
         for _ in range(3):
             expected = compute(whole_net, data, head, flows, adds)
-            found = compute(net, data[net.samples], head[net.samples], flows, adds)
-            own = [(found[0], expected[0][net.samples])] + ([(found[2], expected[2][net.samples])] if flows else [])
-            steps.append({'own': own, 'gradients': found[1], 'sums': expected[1]})
+            actual = compute(net, data[net.samples], head[net.samples], flows, adds)
+            own = [(actual[0], expected[0][net.samples])] + ([(actual[2], expected[2][net.samples])] if flows else [])
+            steps.append({'own': own, 'gradients': actual[1], 'sums': expected[1]})
             if name == 'Freezing True':
                 for each in (whole_net, net):
                     each.collect_params('.*(conv0|batchnorm0).*').setattr('grad_req', 'null')

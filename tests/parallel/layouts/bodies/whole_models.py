@@ -131,8 +131,8 @@ def resume(directory, case, source, plan, label):
     """Load a file into a network with other values."""
     net, path = new_net(plan), '%s/%s' % (directory, source)
     trainer = new_trainer(net, case)
-    found = checkpoint.load(path, net, trainer)
-    assert found.step == BEFORE, found
+    restored = checkpoint.load(path, net, trainer)
+    assert restored.step == BEFORE, restored
     go_on(net, trainer, '%s-%s' % (path, label))
     # Loaded values replace all others.
     net.load_parameters(path + '.params')

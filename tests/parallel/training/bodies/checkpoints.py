@@ -68,8 +68,8 @@ def go_on(worker, case, net, trainer):
 def resume(worker, case, path):
     """Load a checkpoint into a model of other values, and go on."""
     net, trainer = make(worker, case, seed=17)
-    found = checkpoint.load(path, net, trainer)
-    assert found.step == BEFORE and found.extra == {'rank': 0}, found
+    restored = checkpoint.load(path, net, trainer)
+    assert restored.step == BEFORE and restored.extra == {'rank': 0}, restored
     return go_on(worker, case, net, trainer)
 
 

@@ -248,10 +248,10 @@ def double(worker):
     net = nn.Sequential()
     net.add(SparseEmbedding(ROWS, 2, dtype='float64'), nn.Lambda(lambda rows: rows.sum(axis=1).astype('float32')))
     filled(net, 'float64')
-    found = fit(worker, net, trainer_of(worker, net, 'sgd', {'learning_rate': 0.1}))
-    if worker.hybrid and {array.dtype for array in found.values()} != {np.dtype('float64')}:
+    weights = fit(worker, net, trainer_of(worker, net, 'sgd', {'learning_rate': 0.1}))
+    if worker.hybrid and {array.dtype for array in weights.values()} != {np.dtype('float64')}:
         raise AssertionError('a float64 table would be saved as another type')
-    return {name: array.astype('float32') for name, array in found.items()}
+    return {name: array.astype('float32') for name, array in weights.items()}
 
 
 def shared(worker):
