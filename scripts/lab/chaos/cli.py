@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from lab.cluster import EmulatedCluster
+from lab.files import replace_file
 
 from .cases import CASES, select
 from .runner import BODY, TABLE_BODY, run_case, train_alone
@@ -29,9 +30,7 @@ def parse(argv):
 def write(path, outcomes):
     """Keep all outcomes, in the order of the cases."""
     order = {case.name: position for position, case in enumerate(CASES)}
-    scratch = path.with_suffix('.part')
-    scratch.write_text(json.dumps(dict(sorted(outcomes.items(), key=lambda item: order.get(item[0], -1))), indent=1))
-    scratch.replace(path)
+    replace_file(path, json.dumps(dict(sorted(outcomes.items(), key=lambda item: order.get(item[0], -1))), indent=1))
 
 
 def row(outcome):

@@ -14,6 +14,7 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 
+from lab.files import replace_file
 from lab.fuzz.pieces import Job, slack_of
 
 #: Errors by which mxhybrid refuses.
@@ -22,9 +23,7 @@ REFUSALS = ('InputError', 'SettingError')
 
 def note(path, words):
     """Write a file of JSON that is whole whenever it is there."""
-    part = Path('%s.part' % path)
-    part.write_text(json.dumps(words))
-    part.replace(path)
+    replace_file(path, json.dumps(words))
 
 
 def print_traceback():
